@@ -1,0 +1,163 @@
+package event
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+const specVersion = "1.0"
+
+// Envelope is an event in transit: its attributes and its encoded data. It converts to and from a Watermill message
+// without loss. An Envelope is not safe for concurrent modification; once on its way it must be treated as read-only.
+type Envelope struct {
+	ID            string
+	Source        string
+	Type          string
+	Subject       string
+	Time          time.Time
+	ContentType   string
+	SchemaVersion string
+	PartitionKey  string
+	CorrelationID string
+	CausationID   string
+	// Version is the aggregate version; it means something only where HasVersion is true, since zero is a version too.
+	Version    uint64
+	HasVersion bool
+	// Metadata holds everything else that travels as a header, trace context included. It may be nil.
+	Metadata map[string]string
+	// Data is the payload, byte for byte. Nil and empty are the same on the wire.
+	Data []byte
+}
+
+// Message returns a new message that carries e. The payload is shared, not copied.
+func (e *Envelope) Message() *message.Message {
+	msg := message.NewMessage(e.ID, e.Data)
+	for k, v := range e.Metadata {
+		msg.Metadata[k] = v
+	}
+	e.writeTo(msg.Metadata)
+	return msg
+}
+
+func (e *Envelope) writeTo(md message.Metadata) {
+	md[MetaSpecVersion] = specVersion
+	md[MetaID] = e.ID
+	set := func(key, value string) {
+		if value != "" {
+			md[key] = value
+		}
+	}
+	set(MetaSource, e.Source)
+	set(MetaType, e.Type)
+	set(MetaSubject, e.Subject)
+	set(MetaContentType, e.ContentType)
+	set(MetaSchemaVersion, e.SchemaVersion)
+	set(MetaPartitionKey, e.PartitionKey)
+	set(MetaCorrelationID, e.CorrelationID)
+	set(MetaCausationID, e.CausationID)
+	if !e.Time.IsZero() {
+		md[MetaTime] = e.Time.UTC().Format(time.RFC3339Nano)
+	}
+	if e.HasVersion {
+		md[MetaSequence] = FormatSequence(e.Version)
+	}
+}
+
+// FromMessage reads the envelope of msg. A message without CloudEvents attributes, from a plain Watermill service, gives
+// an envelope whose ID is the message's UUID and whose Type may be empty. The result shares payload and metadata with
+// msg. A malformed attribute or a missing id is a contract break ([ErrContract] holds).
+func FromMessage(msg *message.Message) (*Envelope, error) {
+	md := msg.Metadata
+	if v, ok := md[MetaSpecVersion]; ok && v != specVersion {
+		return nil, Contract(fmt.Errorf("event: %s is %q, want %q", MetaSpecVersion, v, specVersion))
+	}
+	e := &Envelope{
+		ID: md[MetaID], Source: md[MetaSource], Type: md[MetaType], Subject: md[MetaSubject],
+		ContentType: md[MetaContentType], SchemaVersion: md[MetaSchemaVersion], PartitionKey: md[MetaPartitionKey],
+		CorrelationID: md[MetaCorrelationID], CausationID: md[MetaCausationID],
+		Metadata: md, Data: msg.Payload,
+	}
+	if e.ID == "" {
+		e.ID = msg.UUID
+	}
+	if e.ID == "" || len(e.ID) > MaxIDBytes {
+		return nil, Contract(fmt.Errorf("event: id has %d bytes, want 1 to %d", len(e.ID), MaxIDBytes))
+	}
+	if err := e.parse(md); err != nil {
+		return nil, Contract(err)
+	}
+	return e, nil
+}
+
+func (e *Envelope) parse(md message.Metadata) error {
+	if v, ok := md[MetaTime]; ok {
+		t, err := time.Parse(time.RFC3339Nano, v)
+		if err != nil {
+			return fmt.Errorf("event: %s is %.40q, want RFC 3339", MetaTime, v)
+		}
+		e.Time = t.UTC()
+	}
+	if v, ok := md[MetaSequence]; ok {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			return fmt.Errorf("event: %s is %.40q, want digits", MetaSequence, v)
+		}
+		e.Version, e.HasVersion = n, true
+	}
+	return nil
+}
+
+// FormatSequence returns version as the wire has it: zero-padded, so that text order is number order.
+func FormatSequence(version uint64) string { return fmt.Sprintf("%020d", version) }
+
+// Decoder turns a raw message into an envelope, for topics whose producer does not speak CloudEvents. It must not modify
+// the message and may share its payload. An error is a contract break. It is called once per delivery and must be safe
+// for concurrent use.
+type Decoder func(*message.Message) (*Envelope, error)
+
+type envelopeKey struct{}
+
+type parsed struct {
+	env *Envelope
+	err error
+}
+
+// Attach parses msg with decode (nil means [FromMessage]) and keeps the result, error included, in the message's context,
+// where [Of] finds it. The bus calls it once per delivery, so that middleware need not parse again.
+func Attach(msg *message.Message, decode Decoder) {
+	if decode == nil {
+		decode = FromMessage
+	}
+	p := new(parsed)
+	p.env, p.err = decode(msg)
+	if p.err == nil && p.env == nil {
+		p.err = errors.New("event: the decoder returned no envelope")
+	}
+	if p.err != nil {
+		p.env, p.err = nil, Contract(p.err)
+	}
+	msg.SetContext(context.WithValue(msg.Context(), envelopeKey{}, p))
+}
+
+// Of returns the envelope of a message that is being handled: what [Attach] kept, or else a fresh parse. Its error is a
+// contract break.
+func Of(msg *message.Message) (*Envelope, error) {
+	if p, ok := msg.Context().Value(envelopeKey{}).(*parsed); ok {
+		return p.env, p.err
+	}
+	return FromMessage(msg)
+}
+
+// FromContext returns the envelope of the event that ctx's handler is handling. It reports false outside a handler.
+func FromContext(ctx context.Context) (*Envelope, bool) {
+	p, ok := ctx.Value(envelopeKey{}).(*parsed)
+	if !ok || p.env == nil {
+		return nil, false
+	}
+	return p.env, true
+}
