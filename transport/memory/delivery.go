@@ -1,0 +1,167 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/internal/crash"
+	"github.com/seambus/seambus/partition"
+	"github.com/seambus/seambus/transport"
+)
+
+// errCrashed is the cause of deliveries whose member died: their leases run on.
+var errCrashed = errors.New("member crashed")
+
+// delivery is a message in flight and the context it travels with, in one piece.
+type delivery struct {
+	context.Context
+	transport.Delivery
+	cancel context.CancelCauseFunc
+	id     string
+}
+
+// Value answers with the delivery itself, so that finding it costs no context of its own.
+func (d *delivery) Value(key any) any {
+	if key == transport.DeliveryKey() {
+		return &d.Delivery
+	}
+	return d.Context.Value(key)
+}
+
+// worker has at most one delivery in flight.
+type worker struct {
+	mu      sync.Mutex
+	current *delivery
+	cutBy   error // no further delivery once set
+}
+
+// cut ends the current delivery and makes the worker end after it. It reports whether there was one.
+func (w *worker) cut(cause error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cutBy == nil {
+		w.cutBy = cause
+	}
+	if w.current == nil {
+		return false
+	}
+	w.current.cancel(cause)
+	return true
+}
+
+// begin makes d the current delivery, unless the worker was cut: then it returns by what.
+func (w *worker) begin(d *delivery) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cutBy == nil {
+		w.current = d
+	}
+	return w.cutBy
+}
+
+func (w *worker) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.current = nil
+}
+
+// expire ends the current delivery if it is of the message id, as if its lease had run out.
+func (w *worker) expire(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.current == nil || w.current.id != id {
+		return false
+	}
+	w.current.cancel(transport.ErrLeaseLost)
+	return true
+}
+
+func (w *worker) run(sub *subscription) {
+	for {
+		taken, err := sub.group.lanes.Take(sub.taking)
+		if err != nil {
+			return
+		}
+		if crash.At(sub.values, crash.Delivered) != nil {
+			sub.crash()
+		}
+		taken.Item.deliveries++
+		if !w.deliver(sub, taken) {
+			return
+		}
+	}
+}
+
+// deliver hands out one message and settles it. It reports false when the worker is to end.
+func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool {
+	d, msg := sub.deliveryOf(taken.Item)
+	defer d.cancel(context.Canceled)
+	if err := w.begin(d); err != nil {
+		sub.handBack(taken, err)
+		return false
+	}
+	defer w.end()
+	select {
+	case sub.out <- msg:
+	case <-sub.taking.Done():
+		sub.handBack(taken, context.Cause(d))
+		return false
+	case <-d.Done():
+		sub.handBack(taken, context.Cause(d))
+		return true
+	}
+	select {
+	case <-msg.Acked():
+		taken.Done()
+		taken.Item.settle.groupDone()
+		if crash.At(sub.values, crash.Acked) != nil {
+			sub.crash()
+		}
+	case <-msg.Nacked():
+		taken.Retry(d.Delay())
+	case <-d.Done():
+		sub.handBack(taken, context.Cause(d))
+	}
+	return true
+}
+
+func (sub *subscription) deliveryOf(e entry) (*delivery, *message.Message) {
+	d := &delivery{
+		id: e.uuid,
+		Delivery: transport.Delivery{
+			Topic: sub.topic, Group: sub.group.name, Key: e.key, Partition: -1, Deliveries: e.deliveries,
+		},
+	}
+	d.Context, d.cancel = context.WithCancelCause(sub.values)
+	msg := message.NewMessage(e.uuid, slices.Clone(e.payload))
+	if len(e.metadata) > 0 {
+		msg.Metadata = maps.Clone(e.metadata)
+	}
+	msg.SetContext(d)
+	return d, msg
+}
+
+// handBack returns a message that was not settled. A crashed member keeps it until its lease is over; a delivery that was
+// cut off by a shutdown does not count.
+func (sub *subscription) handBack(taken *partition.Taken[entry], cause error) {
+	switch {
+	case errors.Is(cause, errCrashed):
+		sub.transport.after(sub.transport.cfg.lease, func() { taken.Retry(0) })
+		return
+	case !errors.Is(cause, transport.ErrLeaseLost):
+		taken.Item.deliveries--
+	}
+	taken.Retry(0)
+}
+
+// crash makes the member vanish as a killed process would: it takes nothing in, settles nothing, and what it holds comes
+// back when the lease is over. Handlers that still run find their context cancelled and their acks ignored.
+func (sub *subscription) crash() {
+	sub.stopTaking()
+	sub.cut(errCrashed)
+}
