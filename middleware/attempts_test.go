@@ -1,0 +1,122 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/middleware"
+	"github.com/seambus/seambus/transport"
+)
+
+func TestAttemptsCountHandlerCallsNotDeliveries(t *testing.T) {
+	t.Parallel()
+	var seen []int
+	store := middleware.NewMemoryAttempts()
+	h := chain(func(m *message.Message) ([]*message.Message, error) {
+		seen = append(seen, middleware.Attempt(m.Context()))
+		return nil, errBoom
+	}, mustRetry(middleware.RetryPolicy{MaxAttempts: 3}), middleware.Attempts(store))
+	for i := range 3 {
+		msg := newMessage("1")
+		deliver(t.Context(), msg, 50*(i+1)) // a broker's count that is far off
+		_, err := h(msg)
+		if isExhausted(err) != (i == 2) {
+			t.Errorf("delivery %d gave %v", i+1, err)
+		}
+	}
+	if fmt.Sprint(seen) != "[1 2 3]" {
+		t.Errorf("attempts %v, want 1 to 3", seen)
+	}
+}
+
+func TestAttemptsAreForgottenAfterSuccess(t *testing.T) {
+	t.Parallel()
+	var seen []int
+	h := chain(func(m *message.Message) ([]*message.Message, error) {
+		seen = append(seen, middleware.Attempt(m.Context()))
+		if len(seen) == 1 {
+			return nil, errBoom
+		}
+		return nil, nil
+	}, middleware.Attempts(middleware.NewMemoryAttempts()))
+	for range 3 {
+		_, _ = h(newMessage("1"))
+	}
+	if fmt.Sprint(seen) != "[1 2 1]" {
+		t.Errorf("attempts %v, want 1, 2 and, after success, 1", seen)
+	}
+}
+
+func TestAttemptsAreGivenBackByACutOffHandler(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{transport.ErrShutdown, transport.ErrLeaseLost} {
+		store := middleware.NewMemoryAttempts()
+		var seen []int
+		for range 3 {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			msg := newMessage("1")
+			deliver(ctx, msg, 1)
+			_, _ = chain(func(m *message.Message) ([]*message.Message, error) {
+				seen = append(seen, middleware.Attempt(m.Context()))
+				cancel(cause)
+				return nil, m.Context().Err()
+			}, middleware.Attempts(store))(msg)
+		}
+		if fmt.Sprint(seen) != "[1 1 1]" {
+			t.Errorf("%v: attempts %v, want the first three times", cause, seen)
+		}
+	}
+}
+
+// The counts of a handler that kills its process are in the store: once they are spent the handler is not called again.
+func TestSpentAttemptsCallTheHandlerNoMore(t *testing.T) {
+	t.Parallel()
+	store, dead, calls := middleware.NewMemoryAttempts(), new(letters), 0
+	for range 3 { // three processes that died in the handler
+		if _, err := store.Begin(t.Context(), middleware.Key{Group: "fulfillment", Source: "orders", ID: "1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	msg := newMessage("1")
+	deliver(t.Context(), msg, 4)
+	_, err := chain(failing(0, &calls), middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 3}),
+		middleware.Attempts(store))(msg)
+	if err != nil || calls != 0 || len(dead.all) != 1 || dead.all[0].Attempts != 3 || dead.all[0].Reason != middleware.ErrNoVerdict.Error() {
+		t.Errorf("%v, %d calls, letters %+v", err, calls, dead.all)
+	}
+}
+
+type brokenStore struct{ middleware.AttemptStore }
+
+func (brokenStore) Begin(context.Context, middleware.Key) (int, error) { return 0, errBoom }
+
+func TestAttemptsCallNobodyUncounted(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	if _, err := chain(failing(0, &calls), middleware.Attempts(brokenStore{}))(newMessage("1")); !errors.Is(err, errBoom) || calls != 0 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+}
+
+func ExampleAttempts() {
+	retry, err := middleware.Retry(middleware.RetryPolicy{InitialDelay: time.Millisecond})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	route(func(m *message.Message) ([]*message.Message, error) {
+		fmt.Println("attempt", middleware.Attempt(m.Context()))
+		if middleware.Attempt(m.Context()) < 2 {
+			return nil, errors.New("not yet")
+		}
+		return nil, nil
+	}, retry, middleware.Attempts(middleware.NewMemoryAttempts()))
+	// Output:
+	// attempt 1
+	// attempt 2
+}

@@ -1,0 +1,133 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/internal/errtext"
+	"github.com/seambus/seambus/transport"
+)
+
+// DeadLetterOption configures [DeadLetter].
+type DeadLetterOption interface{ applyDeadLetter(*deadLetter) }
+
+type deadLetterOption func(*deadLetter)
+
+func (o deadLetterOption) applyDeadLetter(d *deadLetter) { o(d) }
+
+// WithHandler names the handler in the letters. The default is the name that the router knows it by.
+func WithHandler(name string) DeadLetterOption {
+	return deadLetterOption(func(d *deadLetter) { d.handler = name })
+}
+
+// WithPutTimeout bounds writing a letter; the default is 10 seconds.
+func WithPutTimeout(t time.Duration) DeadLetterOption {
+	return deadLetterOption(func(d *deadLetter) { d.timeout = t })
+}
+
+// retryPut is how long a message waits whose letter could not be written.
+const retryPut = 5 * time.Second
+
+type deadLetter struct {
+	store   event.DeadLetters
+	handler string
+	timeout time.Duration
+}
+
+// DeadLetter gives up what cannot be handled: a permanent error, a contract break, or one that [Retry] has spent all
+// attempts on. It writes a letter about a copy of the message, and only then is the message acknowledged; if the letter
+// cannot be written the message stays. The write has a deadline of its own and does not see the handler's context. A handler
+// that was cut off by shutdown or a lost lease is never given up.
+//
+// Without a Retry around or inside it, every error is final. Inside a Retry, where it does not belong, it waits for that
+// Retry's last attempt.
+func DeadLetter(store event.DeadLetters, opts ...DeadLetterOption) message.HandlerMiddleware {
+	d := &deadLetter{store: store, timeout: 10 * time.Second}
+	for _, o := range opts {
+		o.applyDeadLetter(d)
+	}
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			c, outer := callOf(msg), msg.Context()
+			out, err := next(msg)
+			if err == nil {
+				return out, nil
+			}
+			if cutOff(outer) || !c.isFinal(err) {
+				return nil, err
+			}
+			msg.SetContext(outer)
+			return nil, d.put(msg, c, err)
+		}
+	}
+}
+
+// isFinal reports whether no attempt follows err.
+func (c *call) isFinal(err error) bool {
+	if errors.Is(err, event.ErrPermanent) || !c.retries {
+		return true
+	}
+	if _, spent := errors.AsType[*ExhaustedError](err); spent {
+		return true
+	}
+	return c.attempt >= c.maxAttempts && c.attempt > 0
+}
+
+func (d *deadLetter) put(msg *message.Message, c *call, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(msg.Context()), d.timeout)
+	defer cancel()
+	if putErr := d.store.Put(ctx, d.letter(msg, c, err)); putErr != nil {
+		if delivery, ok := transport.FromContext(msg.Context()); ok {
+			delivery.SetDelay(retryPut)
+		}
+		return fmt.Errorf("middleware: dead letter of %.80q: %w", msg.UUID, putErr)
+	}
+	c.final()
+	return nil
+}
+
+func (d *deadLetter) letter(msg *message.Message, c *call, err error) *event.DeadLetter {
+	ctx := msg.Context()
+	letter := &event.DeadLetter{
+		Message: msg.Copy(), Topic: topicOf(ctx), Group: groupOf(ctx), Handler: d.handler,
+		ID: msg.UUID, Key: transport.Key(msg), Class: event.Class(err), Attempts: max(c.attempt, 1),
+		Time: time.Now().UTC(),
+	}
+	if letter.Handler == "" {
+		letter.Handler = message.HandlerNameFromCtx(ctx)
+	}
+	if spent, ok := errors.AsType[*ExhaustedError](err); ok {
+		letter.Attempts = spent.Attempts
+		err = spent.Err
+	}
+	letter.Reason = errtext.Clean(err)
+	if env, envErr := event.Of(msg); envErr == nil {
+		letter.ID, letter.Source, letter.Key = env.ID, env.Source, env.PartitionKey
+	}
+	return letter
+}
+
+// PublishDeadLetters keeps letters on a topic of pub: the message with its bytes and metadata, its key, and what happened
+// in additional metadata. It ends when the context of Put does, if pub honours its messages' contexts.
+func PublishDeadLetters(pub message.Publisher, topic string) event.DeadLetters {
+	return &letterPublisher{pub: pub, topic: topic}
+}
+
+type letterPublisher struct {
+	pub   message.Publisher
+	topic string
+}
+
+func (p *letterPublisher) Put(ctx context.Context, letter *event.DeadLetter) error {
+	msg := letter.Annotated()
+	msg.SetContext(ctx)
+	if err := p.pub.Publish(p.topic, msg); err != nil {
+		return fmt.Errorf("publish to %q: %w", p.topic, err)
+	}
+	return nil
+}

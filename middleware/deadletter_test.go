@@ -1,0 +1,155 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/middleware"
+	"github.com/seambus/seambus/transport"
+)
+
+// The order of dead letter and retry must not matter: all attempts, then exactly one letter.
+func TestDeadLetterWaitsForTheLastAttemptInsideAndOutsideRetry(t *testing.T) {
+	t.Parallel()
+	for _, inside := range []bool{false, true} {
+		for _, counted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("inside %t counted %t", inside, counted), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					dead, calls := new(letters), 0
+					links := []message.HandlerMiddleware{middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 4})}
+					if inside {
+						links[0], links[1] = links[1], links[0]
+					}
+					if counted {
+						links = append(links, middleware.Attempts(middleware.NewMemoryAttempts()))
+					}
+					if _, err := chain(failing(99, &calls), links...)(newMessage("1")); err != nil {
+						t.Errorf("the message was not settled: %v", err)
+					}
+					if calls != 4 || len(dead.all) != 1 || dead.all[0].Attempts != 4 {
+						t.Errorf("%d calls, letters %+v; want 4 and one", calls, dead.all)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The handler ran into its timeout: the letter is written with a context that lives.
+func TestDeadLetterHasADeadlineOfItsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dead := new(letters)
+		for _, link := range []message.HandlerMiddleware{
+			middleware.Timeout(10 * time.Millisecond), // outside: the message's own context is dead when the letter is due
+			func(next message.HandlerFunc) message.HandlerFunc { return next },
+		} {
+			_, err := chain(func(m *message.Message) ([]*message.Message, error) {
+				<-m.Context().Done()
+				return nil, m.Context().Err()
+			}, link, middleware.DeadLetter(dead), middleware.Timeout(10*time.Millisecond))(newMessage("1"))
+			if err != nil {
+				t.Errorf("the letter was not written: %v", err)
+			}
+		}
+		if len(dead.all) != 2 || dead.all[0].Class != event.ClassTimeout {
+			t.Errorf("letters %+v", dead.all)
+		}
+	})
+}
+
+func TestDeadLetterNeverGivesUpACutOffHandler(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{transport.ErrShutdown, transport.ErrLeaseLost, context.Canceled} {
+		dead := new(letters)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		msg := newMessage("1")
+		deliver(ctx, msg, 1)
+		_, err := chain(func(m *message.Message) ([]*message.Message, error) {
+			cancel(cause)
+			return nil, event.Permanent(m.Context().Err())
+		}, middleware.DeadLetter(dead))(msg)
+		if err == nil || len(dead.all) != 0 {
+			t.Errorf("%v: error %v, letters %d; want the error and none", cause, err, len(dead.all))
+		}
+	}
+}
+
+func TestDeadLetterKeepsTheMessageIfTheLetterCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	dead := &letters{err: errors.New("store is down")}
+	msg := newMessage("1")
+	d := deliver(t.Context(), msg, 1)
+	_, err := chain(func(*message.Message) ([]*message.Message, error) { return nil, event.Permanent(errBoom) },
+		middleware.DeadLetter(dead))(msg)
+	if !errors.Is(err, dead.err) || d.Delay() <= 0 {
+		t.Errorf("got %v with delay %v, want the store's error and a pause", err, d.Delay())
+	}
+}
+
+type hostile struct{ text func() string }
+
+func (e hostile) Error() string { return e.text() }
+
+func TestDeadLetterCannotFailByWhatItCarries(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]func() string{
+		"NUL":           func() string { return "a\x00b" },
+		"invalid UTF-8": func() string { return "a\xff\xfeb" },
+		"2 MB":          func() string { return strings.Repeat("é", 1<<20) },
+		"empty":         func() string { return "" },
+		"panics":        func() string { panic("no text") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dead := new(letters)
+			msg := newMessage("1")
+			msg.Metadata["h"], msg.Payload = "v", []byte("raw\x00\xff")
+			_, err := chain(func(m *message.Message) ([]*message.Message, error) {
+				return []*message.Message{newMessage("half-done")}, event.Permanent(hostile{text})
+			}, middleware.DeadLetter(dead))(msg)
+			if err != nil || len(dead.all) != 1 {
+				t.Fatalf("%v, %d letters", err, len(dead.all))
+			}
+			got := dead.all[0]
+			if r := got.Reason; r == "" || len(r) > 1024 || !utf8.ValidString(r) || strings.ContainsRune(r, 0) {
+				t.Errorf("reason %.80q of %d bytes", r, len(r))
+			}
+			if got.Message == msg || string(got.Message.Payload) != "raw\x00\xff" || got.Message.Metadata["h"] != "v" ||
+				got.Message.Metadata[event.MetaDeadReason] != "" {
+				t.Errorf("letter is about %+v", got.Message)
+			}
+		})
+	}
+}
+
+type recordingPublisher struct{ sent map[string][]*message.Message }
+
+func (p *recordingPublisher) Publish(topic string, msgs ...*message.Message) error {
+	p.sent[topic] = append(p.sent[topic], msgs...)
+	return nil
+}
+
+func (*recordingPublisher) Close() error { return nil }
+
+func ExampleDeadLetter() {
+	pub := &recordingPublisher{sent: make(map[string][]*message.Message)}
+	store := middleware.PublishDeadLetters(pub, "orders_print_dead")
+	route(func(*message.Message) ([]*message.Message, error) {
+		return nil, event.Permanent(errors.New("no such order"))
+	}, middleware.DeadLetter(store))
+	for _, m := range pub.sent["orders_print_dead"] {
+		fmt.Println(m.UUID, m.Metadata[event.MetaDeadReason], m.Metadata[event.MetaDeadHandler], m.Metadata[event.MetaPartitionKey])
+	}
+	// Output: e-1 no such order print 41
+}
