@@ -1,0 +1,79 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/middleware"
+)
+
+// deadLetterTopic is where a subscription's dead letters go when there is no inbox to keep them.
+func deadLetterTopic(topic, group string) string { return topic + "_" + group + "_dead" }
+
+// chain assembles the one order in which the middleware is right; see the package comment. It reports every setting that
+// the middleware or the transport refuses.
+func (b *Bus) chain(s *subscription) (message.HandlerFunc, error) {
+	retry, err := middleware.Retry(s.shared.retry)
+	errs := []error{err, b.checkDelay(s.shared.retry)}
+	links := []message.HandlerMiddleware{
+		middleware.Recover(),
+		s.envelope,
+		middleware.Trace(b.config.tracer),
+		middleware.DeadLetter(b.deadLetters(s), middleware.WithHandler(s.name())),
+		retry,
+		middleware.Attempts(middleware.NewMemoryAttempts()),
+	}
+	links = append(links, s.shared.middleware...)
+	if s.shared.inbox != nil {
+		links = append(links, s.shared.inbox.Middleware(s.group))
+	} else {
+		links = append(links, middleware.Dedup(middleware.NewMemoryDedup(DefaultDedupTTL, DefaultDedupMax)))
+	}
+	if s.shared.timeout > 0 {
+		links = append(links, middleware.Timeout(s.shared.timeout))
+	}
+	links = append(links, middleware.Recover())
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("subscription %s: %w", s.name(), err)
+	}
+	h := message.HandlerFunc(s.handle)
+	for i := len(links) - 1; i >= 0; i-- {
+		h = links[i](h)
+	}
+	return h, nil
+}
+
+// checkDelay refuses a retry schedule that the transport cannot keep.
+func (b *Bus) checkDelay(p middleware.RetryPolicy) error {
+	caps := b.transport.Capabilities()
+	if longest := p.Longest(); caps.MaxDelay > 0 && longest > caps.MaxDelay {
+		return fmt.Errorf("retry delay of up to %v exceeds the %v that transport %q can keep: lower MaxDelay",
+			longest, caps.MaxDelay, caps.Name)
+	}
+	return nil
+}
+
+func (b *Bus) deadLetters(s *subscription) event.DeadLetters {
+	switch {
+	case s.shared.deadLetters != nil:
+		return s.shared.deadLetters
+	case s.shared.inbox != nil:
+		return s.shared.inbox
+	default:
+		return middleware.PublishDeadLetters(b.publisher, deadLetterTopic(s.topic.Name(), s.group))
+	}
+}
+
+// envelope parses the message once for the whole chain and acknowledges what the subscription ignores.
+func (s *subscription) envelope(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		event.Attach(msg, s.decoder)
+		if env, err := event.Of(msg); err == nil && s.ignores(env) {
+			return nil, nil
+		}
+		return next(msg)
+	}
+}

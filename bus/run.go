@@ -1,0 +1,296 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/inbox"
+	"github.com/seambus/seambus/transport"
+)
+
+// closeGrace is how long handlers whose contexts were cancelled at the drain deadline may take to notice.
+const closeGrace = 5 * time.Second
+
+// member is one running subscription.
+type member struct {
+	*subscription
+	chain      message.HandlerFunc
+	subscriber transport.Subscriber
+	messages   <-chan *message.Message
+	handler    *message.Handler
+}
+
+// Subscribe hands the router the channel that is already open: subscribing is done before the router is built, because a
+// router whose second Subscribe fails leaves goroutines behind.
+func (m *member) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return m.messages, nil
+}
+
+// Close ends the subscription. The router calls it after the drain.
+func (m *member) Close() error { return m.subscriber.Close() }
+
+// Run subscribes everything, starts the relays, and blocks until ctx ends, [Bus.Shutdown] is called, or a part fails; then
+// it drains and returns nil, or the errors that say what failed and what was left behind ([ErrDrain] holds). Everything
+// that was registered wrongly is reported at once, before anything starts ([ErrConfig] holds). All goroutines have ended
+// when it returns, save handlers that ignore their cancelled contexts, which the error names.
+func (b *Bus) Run(ctx context.Context) error {
+	b.mu.Lock()
+	if b.started {
+		b.mu.Unlock()
+		return fmt.Errorf("bus: run: %w", ErrStarted)
+	}
+	b.started = true
+	b.mu.Unlock()
+
+	b.runErr = b.run(ctx)
+	close(b.done)
+	return b.runErr
+}
+
+// Shutdown makes Run stop taking in, lets handlers finish until ctx ends, and returns what Run returns. Called before Run
+// it makes Run return at once. It may be called several times; the first call's deadline counts.
+func (b *Bus) Shutdown(ctx context.Context) error {
+	select {
+	case b.shutdown <- ctx:
+	default:
+	}
+	b.mu.Lock()
+	started := b.started
+	b.mu.Unlock()
+	if !started {
+		return nil
+	}
+	<-b.done
+	return b.runErr
+}
+
+func (b *Bus) run(ctx context.Context) error {
+	members, err := b.members()
+	if err != nil {
+		return fmt.Errorf("bus: %w: %w", ErrConfig, err)
+	}
+	// Nothing below may see ctx end: that would cut off every handler at once. The drain does it in good order.
+	liveCtx, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	if err := subscribe(liveCtx, members); err != nil {
+		closeAll(members)
+		return fmt.Errorf("bus: subscribe: %w", err)
+	}
+	router, routerDone, err := b.host(liveCtx, members)
+	if err != nil {
+		closeAll(members)
+		return fmt.Errorf("bus: %w", err)
+	}
+	failed := make(chan error, 1)
+	watching := watch(members, failed)
+	background := b.startBackground(liveCtx, failed)
+	close(b.ready)
+
+	cause := b.wait(ctx, failed)
+	deadline, cancel := b.deadline(ctx, cause)
+	defer cancel()
+	errs := []error{cause.err}
+	errs = append(errs, background.stop())
+	errs = append(errs, drain(deadline, members))
+	errs = append(errs, router.Close(), <-routerDone)
+	closeAll(members)
+	watching.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("bus: run: %w", err)
+	}
+	return nil
+}
+
+// members checks everything that was registered and makes a subscriber for each subscription. On an error none is left
+// open.
+func (b *Bus) members() ([]*member, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	errs := append([]error(nil), b.problems...)
+	var members []*member
+	for _, s := range b.subs {
+		m, err := b.member(s)
+		errs = append(errs, err)
+		if err == nil {
+			members = append(members, m)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		closeAll(members)
+		return nil, err
+	}
+	return members, nil
+}
+
+func (b *Bus) member(s *subscription) (*member, error) {
+	chain, err := b.chain(s)
+	if err = errors.Join(s.validate(), err); err != nil {
+		return nil, err
+	}
+	sub, err := b.transport.Subscriber(transport.SubscriberConfig{Group: s.group, Concurrency: s.shared.concurrency})
+	if err != nil {
+		return nil, fmt.Errorf("subscription %s: %w", s.name(), err)
+	}
+	return &member{subscription: s, chain: chain, subscriber: sub}, nil
+}
+
+func subscribe(ctx context.Context, members []*member) error {
+	errs := make([]error, len(members))
+	for i, m := range members {
+		messages, err := m.subscriber.Subscribe(ctx, m.topic.Name())
+		if err != nil {
+			errs[i] = fmt.Errorf("subscription %s: %w", m.name(), err)
+		}
+		m.messages = messages
+	}
+	return errors.Join(errs...)
+}
+
+// host runs the subscriptions in a Watermill router and returns once it is up. The channel gives what the router's Run
+// returned.
+func (b *Bus) host(ctx context.Context, members []*member) (*message.Router, <-chan error, error) {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: closeGrace}, newRouterLogger(b.config.logger))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range members {
+		m.handler = router.AddConsumerHandler(m.name(), m.topic.Name(), m, func(msg *message.Message) error {
+			_, err := m.chain(msg)
+			return err
+		})
+	}
+	done := make(chan error, 1)
+	go func() { done <- router.Run(ctx) }()
+	select {
+	case <-router.Running():
+		return router, done, nil
+	case err := <-done:
+		return nil, nil, errors.Join(errors.New("router did not start"), err)
+	}
+}
+
+// background is what runs beside the subscriptions: relays and sweepers.
+type background struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	errs   []error
+}
+
+func (b *Bus) startBackground(ctx context.Context, failed chan<- error) *background {
+	bg := new(background)
+	ctx, bg.cancel = context.WithCancel(ctx)
+	start := func(what string, run func(context.Context) error) {
+		bg.wg.Go(func() {
+			err := run(ctx)
+			if err == nil && ctx.Err() == nil {
+				err = errors.New("ended early")
+			}
+			if err == nil {
+				return
+			}
+			err = fmt.Errorf("%s: %w", what, err)
+			bg.mu.Lock()
+			bg.errs = append(bg.errs, err)
+			bg.mu.Unlock()
+			report(failed, nil)
+		})
+	}
+	for _, box := range b.config.boxes {
+		start("relay "+box.Name(), box.Run)
+	}
+	for _, in := range b.inboxes() {
+		start("inbox sweep", in.Run)
+	}
+	return bg
+}
+
+// inboxes returns each inbox in use once.
+func (b *Bus) inboxes() []*inbox.Inbox {
+	var all []*inbox.Inbox
+	for _, s := range b.subs {
+		if in := s.shared.inbox; in != nil && !slices.Contains(all, in) {
+			all = append(all, in)
+		}
+	}
+	return all
+}
+
+// stop ends the background work and returns what failed in it.
+func (bg *background) stop() error {
+	bg.cancel()
+	bg.wg.Wait()
+	return errors.Join(bg.errs...)
+}
+
+// watch reports a subscription that ends by itself: Watermill's router would only note it and go on with the others.
+func watch(members []*member, failed chan<- error) *sync.WaitGroup {
+	wg := new(sync.WaitGroup)
+	for _, m := range members {
+		wg.Go(func() {
+			<-m.handler.Stopped()
+			report(failed, fmt.Errorf("subscription %s ended by itself", m.name()))
+		})
+	}
+	return wg
+}
+
+// report hands over the first failure and drops the rest, which come of it.
+func report(failed chan<- error, err error) {
+	select {
+	case failed <- err:
+	default:
+	}
+}
+
+// stopCause says why Run stops: by whose context, and with which error if it is a failure.
+type stopCause struct {
+	by  context.Context // the context given to Shutdown, if it was called
+	err error
+}
+
+func (b *Bus) wait(ctx context.Context, failed <-chan error) stopCause {
+	select {
+	case <-ctx.Done():
+		return stopCause{}
+	case by := <-b.shutdown:
+		return stopCause{by: by}
+	case err := <-failed:
+		return stopCause{err: err}
+	}
+}
+
+// deadline returns the context that bounds the drain.
+func (b *Bus) deadline(ctx context.Context, cause stopCause) (context.Context, context.CancelFunc) {
+	if cause.by != nil {
+		return context.WithCancel(cause.by)
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), b.config.drain)
+}
+
+// drain lets the deliveries in flight finish, all subscriptions at once.
+func drain(ctx context.Context, members []*member) error {
+	errs := make([]error, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		wg.Go(func() {
+			if err := m.subscriber.Drain(ctx); err != nil {
+				errs[i] = fmt.Errorf("%w: subscription %s: %w", ErrDrain, m.name(), err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func closeAll(members []*member) {
+	for _, m := range members {
+		_ = m.subscriber.Close() // idempotent; the router has reported what its own Close met
+	}
+}
