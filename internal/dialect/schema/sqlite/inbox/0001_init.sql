@@ -1,0 +1,59 @@
+-- Times are microseconds since 1970, UTC. The consumer group is called grp because "group" is a reserved word.
+
+-- Handled ids. seq is the order in which events were applied; it is the rowid, so that a commit dirties the last page of
+-- the table and one page of the index, and it survives VACUUM. No index on handled_at: the sweeper follows seq.
+CREATE TABLE seambus_inbox (
+    seq           INTEGER PRIMARY KEY,
+    grp           TEXT    NOT NULL,
+    source        TEXT    NOT NULL,
+    event_id      TEXT    NOT NULL,
+    topic         TEXT    NOT NULL,
+    partition_key TEXT    NOT NULL,
+    handled_at    INTEGER NOT NULL,
+    stale         INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (grp, source, event_id)
+) STRICT;
+
+-- version is ANY because versions are unsigned: up to 2^63-1 they are integers, above that zero-padded text, which SQLite
+-- sorts after every integer.
+CREATE TABLE seambus_versions (
+    grp           TEXT NOT NULL,
+    topic         TEXT NOT NULL,
+    partition_key TEXT NOT NULL,
+    version       ANY  NOT NULL,
+    PRIMARY KEY (grp, topic, partition_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE seambus_attempts (
+    grp        TEXT    NOT NULL,
+    source     TEXT    NOT NULL,
+    event_id   TEXT    NOT NULL,
+    attempts   INTEGER NOT NULL,
+    last_error TEXT    NOT NULL DEFAULT '',
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (grp, source, event_id)
+) STRICT, WITHOUT ROWID;
+
+-- Parked events: seq orders them within a key. metadata is JSON; see the package inbox for its form.
+CREATE TABLE seambus_parked (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    grp           TEXT    NOT NULL,
+    topic         TEXT    NOT NULL,
+    partition_key TEXT    NOT NULL,
+    source        TEXT    NOT NULL,
+    event_id      TEXT    NOT NULL,
+    handler       TEXT    NOT NULL,
+    message_uuid  TEXT    NOT NULL,
+    metadata      TEXT    NOT NULL,
+    payload       BLOB    NOT NULL,
+    state         TEXT    NOT NULL,
+    attempts      INTEGER NOT NULL,
+    class         TEXT    NOT NULL,
+    reason        TEXT    NOT NULL,
+    not_before    INTEGER,
+    first_attempt INTEGER,
+    parked_at     INTEGER NOT NULL,
+    UNIQUE (grp, source, event_id)
+) STRICT;
+
+CREATE INDEX seambus_parked_key ON seambus_parked (grp, topic, partition_key, seq);
