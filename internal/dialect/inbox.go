@@ -1,7 +1,7 @@
 package dialect
 
 // Inbox is the SQL of package inbox. Every field is one statement; the comments name its arguments in order. Times are
-// microseconds since 1970.
+// as [Micros] gives them.
 type Inbox struct {
 	// Claim inserts a handled id unless it is there: group, source, id, topic, key, handled at. No row affected means that
 	// the id was handled before. It is the transaction's first statement, so that it takes the write lock.
@@ -29,3 +29,6 @@ type Inbox struct {
 	// Version converts an aggregate version to an argument that the database orders as unsigned numbers are ordered.
 	Version func(uint64) any
 }
+
+// Inbox returns the statements of package inbox, for tables with the default prefix.
+func (d Dialect) Inbox() *Inbox { return sqliteInbox() }

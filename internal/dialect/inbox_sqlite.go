@@ -22,7 +22,7 @@ ON CONFLICT (grp, source, event_id) DO UPDATE SET topic = excluded.topic, partit
   handler = excluded.handler, message_uuid = excluded.message_uuid, metadata = excluded.metadata,
   payload = excluded.payload, state = excluded.state, attempts = excluded.attempts, class = excluded.class,
   reason = excluded.reason, not_before = excluded.not_before,
-  first_attempt = coalesce(seambus_parked.first_attempt, excluded.first_attempt), parked_at = excluded.parked_at`,
+  first_attempt = coalesce(nullif(seambus_parked.first_attempt, 0), excluded.first_attempt), parked_at = excluded.parked_at`,
 		ListParked: `SELECT seq, grp, topic, partition_key, source, event_id, handler, message_uuid, metadata, payload, state,
   attempts, class, reason, not_before, first_attempt, parked_at
 FROM seambus_parked WHERE ` + sqliteParkedFilter + ` AND seq > ?5 ORDER BY seq LIMIT ?6`,

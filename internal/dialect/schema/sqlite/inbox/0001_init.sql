@@ -1,4 +1,4 @@
--- Times are microseconds since 1970, UTC. The consumer group is called grp because "group" is a reserved word.
+-- Times are microseconds since 1970, UTC; 0 is none. The consumer group is called grp because "group" is a reserved word.
 
 -- Handled ids. seq is the order in which events were applied; it is the rowid, so that a commit dirties the last page of
 -- the table and one page of the index, and it survives VACUUM. No index on handled_at: the sweeper follows seq.
@@ -50,8 +50,8 @@ CREATE TABLE seambus_parked (
     attempts      INTEGER NOT NULL,
     class         TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
-    not_before    INTEGER,
-    first_attempt INTEGER,
+    not_before    INTEGER NOT NULL DEFAULT 0,
+    first_attempt INTEGER NOT NULL DEFAULT 0,
     parked_at     INTEGER NOT NULL,
     UNIQUE (grp, source, event_id)
 ) STRICT;
