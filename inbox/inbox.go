@@ -91,7 +91,8 @@ type scopeKey struct{}
 
 // Tx returns the transaction in which ctx's handler runs, for the handler's own statements and for Record, or nil
 // outside of one. It is the inbox's to end: a handler that commits it or rolls it back has its event delivered again. It
-// must not be used once the handler has returned.
+// must not be used once the handler has returned. A statement on the database itself instead of Tx is outside the
+// transaction, and over a pool of one connection, or against SQLite's one writer, waits for it in vain.
 func Tx(ctx context.Context) *sql.Tx {
 	tx, _ := ctx.Value(scopeKey{}).(*sql.Tx)
 	return tx

@@ -65,7 +65,7 @@ func (h *handling) run(msg *message.Message, next message.HandlerFunc) ([]*messa
 	}
 	// Without effect after a commit. A deferred call, so that a panic of the handler, which goes on from here, or a
 	// Goexit does not leave the transaction, and with it the database's one writer, to nobody.
-	defer h.tx.Rollback()
+	defer func() { _ = h.tx.Rollback() }()
 
 	v, err := h.claim()
 	switch {

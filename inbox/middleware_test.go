@@ -240,6 +240,38 @@ func TestSuccessIsNotCommittedOnceTheMessageIsTakenAway(t *testing.T) {
 	}
 }
 
+// A handler that does not notice that its lease is lost must neither hold up the copy that was delivered elsewhere nor
+// commit beside it.
+func TestHandlerThatIgnoresALostLeaseHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, 1)
+	msg := deliver(versioned("e1", "k", 1))
+	ctx, cancel := context.WithCancelCause(msg.Context())
+	msg.SetContext(ctx)
+	entered, release, first := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		first <- b.handle(msg, func(msg *message.Message) ([]*message.Message, error) {
+			_, err := apply(msg)
+			close(entered)
+			<-release
+			return nil, err
+		})
+	}()
+	<-entered
+	cancel(transport.ErrLeaseLost)
+	if err := b.handle(deliver(versioned("e1", "k", 1)), apply); err != nil {
+		t.Errorf("the other copy: %v", err)
+	}
+	close(release)
+	if err := <-first; !errors.Is(err, transport.ErrLeaseLost) {
+		t.Errorf("the first copy: %v, want ErrLeaseLost", err)
+	}
+	if n := b.effects(t); n != 1 {
+		t.Errorf("%d effects, want 1", n)
+	}
+	wantStats(t, b.in, inbox.Stats{Handled: 1})
+}
+
 func TestNestedInboxIsAnError(t *testing.T) {
 	t.Parallel()
 	b := newBundle(t, 1)

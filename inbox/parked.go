@@ -33,19 +33,19 @@ type Filter struct {
 	Group, Topic, Key, State string
 	// After skips the events up to this sequence, to read on where a list ended.
 	After int64
-	// Limit is the longest list wanted; zero means 1,000.
+	// Limit is the longest list wanted; zero means 100: payloads are read too.
 	Limit int
 }
 
-const defaultLimit = 1000
+const defaultLimit = 100
 
 // Put keeps letter, with its bytes and metadata as they were delivered, until an operator redrives or discards it. The
 // same event put again, by its group, source and id, renews its letter. A letter without an id is kept by its message's
 // UUID, or by a new id if that is empty too. It returns once the letter is committed, and refuses to run inside an inbox
 // transaction ([ErrNested]), whose rollback would lose it.
 func (in *Inbox) Put(ctx context.Context, letter *event.DeadLetter) error {
-	if Tx(ctx) != nil {
-		return fmt.Errorf("inbox: park %.80q: %w", letter.ID, ErrNested)
+	if err := outside(ctx, "park", letter.ID); err != nil {
+		return err
 	}
 	msg := letter.Message
 	if msg == nil {
@@ -67,7 +67,7 @@ func (in *Inbox) Put(ctx context.Context, letter *event.DeadLetter) error {
 		at = time.Now()
 	}
 	_, err = in.db.ExecContext(ctx, in.sql.Park, letter.Group, letter.Topic, letter.Key, letter.Source, id, letter.Handler,
-		msg.UUID, metadata, append([]byte{}, msg.Payload...), StateDead, letter.Attempts, letter.Class, letter.Reason,
+		msg.UUID, metadata, notNil(msg.Payload), StateDead, letter.Attempts, letter.Class, letter.Reason,
 		0, dialect.Micros(letter.FirstAttempt), dialect.Micros(at))
 	if err != nil {
 		return fmt.Errorf("inbox: park %.80q: %w", id, err)
@@ -126,6 +126,14 @@ func scanParked(rows *sql.Rows) (p Parked, err error) {
 	}
 	p.NotBefore, p.FirstAttempt, p.Time = dialect.Time(notBefore), dialect.Time(first), dialect.Time(parked)
 	return p, nil
+}
+
+// notNil returns payload as a value that the driver does not take for NULL.
+func notNil(payload message.Payload) []byte {
+	if payload == nil {
+		return []byte{}
+	}
+	return payload
 }
 
 // encodeMetadata returns md as a JSON object. JSON cannot hold invalid UTF-8: metadata that has any becomes an array of

@@ -12,6 +12,13 @@ type Inbox struct {
 	// MarkStale marks a claimed id as stale: group, source, id.
 	MarkStale string
 
+	// BeginAttempt counts one more attempt and returns the count: group, source, id, now.
+	BeginAttempt string
+	// GiveBackAttempt takes one back, down to none: group, source, id.
+	GiveBackAttempt string
+	// ForgetAttempts deletes the count: group, source, id.
+	ForgetAttempts string
+
 	// Park inserts or renews a parked event: group, topic, key, source, id, handler, message uuid, metadata, payload,
 	// state, attempts, class, reason, not before, first attempt, parked at. The first known first attempt stays.
 	Park string

@@ -15,6 +15,12 @@ VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 ON CONFLICT DO UPDATE SET version = excluded.version WHERE seambus_versions.version < excluded.version`,
 		MarkStale: `UPDATE seambus_inbox SET stale = 1 WHERE grp = ? AND source = ? AND event_id = ?`,
 
+		BeginAttempt: `INSERT INTO seambus_attempts (grp, source, event_id, attempts, updated_at) VALUES (?, ?, ?, 1, ?)
+ON CONFLICT DO UPDATE SET attempts = attempts + 1, updated_at = excluded.updated_at RETURNING attempts`,
+		GiveBackAttempt: `UPDATE seambus_attempts SET attempts = attempts - 1
+WHERE grp = ? AND source = ? AND event_id = ? AND attempts > 0`,
+		ForgetAttempts: `DELETE FROM seambus_attempts WHERE grp = ? AND source = ? AND event_id = ?`,
+
 		Park: `INSERT INTO seambus_parked (grp, topic, partition_key, source, event_id, handler, message_uuid, metadata,
   payload, state, attempts, class, reason, not_before, first_attempt, parked_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

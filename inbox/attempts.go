@@ -1,0 +1,52 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seambus/seambus/internal/dialect"
+)
+
+// BeginAttempt counts a handler call that is about to be made for an event of a group, and returns which one it is, from 1.
+// The count is committed before it returns, so that a call which kills the process counts. It costs a transaction of its
+// own, and one more to forget it. It refuses to run inside an inbox transaction ([ErrNested]).
+func (in *Inbox) BeginAttempt(ctx context.Context, group, source, id string) (n int, err error) {
+	if err := outside(ctx, "count attempt", id); err != nil {
+		return 0, err
+	}
+	err = in.db.QueryRowContext(ctx, in.sql.BeginAttempt, group, source, id, dialect.Micros(time.Now())).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("inbox: count attempt %.80q: %w", id, err)
+	}
+	return n, nil
+}
+
+// GiveBackAttempt takes back the latest count of an event, whose handler was cut off through no fault of its own. Without
+// a count it does nothing.
+func (in *Inbox) GiveBackAttempt(ctx context.Context, group, source, id string) error {
+	return in.attempt(ctx, "give back attempt", in.sql.GiveBackAttempt, group, source, id)
+}
+
+// ForgetAttempts drops the count of an event that is done or given up.
+func (in *Inbox) ForgetAttempts(ctx context.Context, group, source, id string) error {
+	return in.attempt(ctx, "forget attempts", in.sql.ForgetAttempts, group, source, id)
+}
+
+func (in *Inbox) attempt(ctx context.Context, operation, query, group, source, id string) error {
+	if err := outside(ctx, operation, id); err != nil {
+		return err
+	}
+	if _, err := in.db.ExecContext(ctx, query, group, source, id); err != nil {
+		return fmt.Errorf("inbox: %s %.80q: %w", operation, id, err)
+	}
+	return nil
+}
+
+// outside refuses what must not share the fate of a handler's transaction, nor wait for the connection it holds.
+func outside(ctx context.Context, operation, id string) error {
+	if Tx(ctx) != nil {
+		return fmt.Errorf("inbox: %s %.80q: %w", operation, id, ErrNested)
+	}
+	return nil
+}
