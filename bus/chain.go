@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -67,9 +68,13 @@ func (b *Bus) deadLetters(s *subscription) event.DeadLetters {
 	}
 }
 
-// envelope parses the message once for the whole chain and acknowledges what the subscription ignores.
+// envelope parses the message once for the whole chain and acknowledges what the subscription ignores. A message that was
+// taken back on its way here is nobody's attempt.
 func (s *subscription) envelope(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
+		if ctx := msg.Context(); ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		event.Attach(msg, s.decoder)
 		if env, err := event.Of(msg); err == nil && s.ignores(env) {
 			return nil, nil

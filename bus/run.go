@@ -21,6 +21,7 @@ const closeGrace = 5 * time.Second
 type member struct {
 	*subscription
 	chain      message.HandlerFunc
+	pool       *pool
 	subscriber transport.Subscriber
 	messages   <-chan *message.Message
 	handler    *message.Handler
@@ -98,7 +99,7 @@ func (b *Bus) run(ctx context.Context) error {
 	errs := []error{cause.err}
 	errs = append(errs, background.stop())
 	errs = append(errs, drain(deadline, members))
-	errs = append(errs, router.Close(), <-routerDone)
+	errs = append(errs, closeRouter(router, members), <-routerDone)
 	closeAll(members)
 	watching.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -160,10 +161,8 @@ func (b *Bus) host(ctx context.Context, members []*member) (*message.Router, <-c
 		return nil, nil, err
 	}
 	for _, m := range members {
-		m.handler = router.AddConsumerHandler(m.name(), m.topic.Name(), m, func(msg *message.Message) error {
-			_, err := m.chain(msg)
-			return err
-		})
+		m.pool = newPool(m.chain, m.shared.concurrency)
+		m.handler = router.AddConsumerHandler(m.name(), m.topic.Name(), m, m.pool.handle)
 	}
 	done := make(chan error, 1)
 	go func() { done <- router.Run(ctx) }()
@@ -287,6 +286,18 @@ func drain(ctx context.Context, members []*member) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// closeRouter ends the router and, with nothing in flight any more, the pools. A handler that ignores its cancelled context
+// beyond the grace keeps its pool.
+func closeRouter(router *message.Router, members []*member) error {
+	if err := router.Close(); err != nil {
+		return fmt.Errorf("%w: handlers ignore their cancelled contexts: %w", ErrDrain, err)
+	}
+	for _, m := range members {
+		m.pool.close()
+	}
+	return nil
 }
 
 func closeAll(members []*member) {

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -59,37 +58,44 @@ func Attempts(store AttemptStore) message.HandlerMiddleware {
 // maxCounted bounds the memory of [NewMemoryAttempts].
 const maxCounted = 100_000
 
-// memoryAttempts keeps the events with failed attempts, and forgets the longest untouched ones beyond a bound.
+// memoryAttempts counts, and beyond a bound forgets the event whose count was begun first.
 type memoryAttempts struct {
 	mu     sync.Mutex
-	counts map[Key]*list.Element
-	recent *list.List // of *count, latest first
+	counts map[Key]*count
+	first  *count
+	last   *count
 }
 
+// count is an event's count, linked in the order in which counts were begun.
 type count struct {
-	key Key
-	n   int
+	key        Key
+	n          int
+	prev, next *count
 }
 
-// NewMemoryAttempts returns a store that dies with the process. It holds events between a failed attempt and the verdict,
-// at most 100,000 of them.
+// NewMemoryAttempts returns a store that dies with the process. It holds an event from its first attempt to its verdict, and
+// at most 100,000 events.
 func NewMemoryAttempts() AttemptStore {
-	return &memoryAttempts{counts: make(map[Key]*list.Element), recent: list.New()}
+	return &memoryAttempts{counts: make(map[Key]*count)}
 }
 
-// Begin keeps nothing for a first attempt that succeeds except while it runs.
 func (s *memoryAttempts) Begin(_ context.Context, k Key) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.counts[k]; ok {
-		c := e.Value.(*count)
+	if c, ok := s.counts[k]; ok {
 		c.n++
-		s.recent.MoveToFront(e)
 		return c.n, nil
 	}
-	s.counts[k] = s.recent.PushFront(&count{key: k, n: 1})
-	if s.recent.Len() > maxCounted {
-		s.drop(s.recent.Back())
+	c := &count{key: k, n: 1, prev: s.last}
+	if s.last == nil {
+		s.first = c
+	} else {
+		s.last.next = c
+	}
+	s.last = c
+	s.counts[k] = c
+	if len(s.counts) > maxCounted {
+		s.drop(s.first)
 	}
 	return 1, nil
 }
@@ -97,12 +103,10 @@ func (s *memoryAttempts) Begin(_ context.Context, k Key) (int, error) {
 func (s *memoryAttempts) GiveBack(_ context.Context, k Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.counts[k]; ok {
-		if c := e.Value.(*count); c.n > 1 {
-			c.n--
-			return nil
+	if c, ok := s.counts[k]; ok {
+		if c.n--; c.n == 0 {
+			s.drop(c)
 		}
-		s.drop(e)
 	}
 	return nil
 }
@@ -110,13 +114,22 @@ func (s *memoryAttempts) GiveBack(_ context.Context, k Key) error {
 func (s *memoryAttempts) Forget(_ context.Context, k Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.counts[k]; ok {
-		s.drop(e)
+	if c, ok := s.counts[k]; ok {
+		s.drop(c)
 	}
 	return nil
 }
 
-func (s *memoryAttempts) drop(e *list.Element) {
-	delete(s.counts, e.Value.(*count).key)
-	s.recent.Remove(e)
+func (s *memoryAttempts) drop(c *count) {
+	delete(s.counts, c.key)
+	if c.prev == nil {
+		s.first = c.next
+	} else {
+		c.prev.next = c.next
+	}
+	if c.next == nil {
+		s.last = c.prev
+	} else {
+		c.next.prev = c.prev
+	}
 }

@@ -59,45 +59,42 @@ func NewMemoryDedup(ttl time.Duration, most int) DedupStore {
 	if most <= 0 {
 		most = 100_000
 	}
-	return &memoryDedup{ttl: ttl, most: most, claims: make(map[Key]*claim), handled: make(map[Key]struct{})}
+	return &memoryDedup{ttl: ttl, most: most, seen: make(map[Key]*sighting)}
 }
 
 type memoryDedup struct {
 	ttl  time.Duration
 	most int
 
-	mu      sync.Mutex
-	claims  map[Key]*claim
-	handled map[Key]struct{}
-	order   []handledAt // oldest first
+	mu    sync.Mutex
+	seen  map[Key]*sighting
+	order []*sighting // handled ones, oldest first
 }
 
-// claim is an event being handled. The channel is made by the first one who waits.
-type claim struct{ over chan struct{} }
-
-type handledAt struct {
-	key Key
-	at  time.Time
+// sighting is an event being handled, or handled. Only a handled one is in the order.
+type sighting struct {
+	key     Key
+	handled time.Time     // zero while it is claimed
+	over    chan struct{} // made by the first who waits for the claim
 }
 
 func (s *memoryDedup) Claim(ctx context.Context, k Key) (bool, error) {
 	for {
 		s.mu.Lock()
-		s.expire()
-		if _, ok := s.handled[k]; ok {
+		e, ok := s.seen[k]
+		if ok && !e.handled.IsZero() && time.Since(e.handled) < s.ttl {
 			s.mu.Unlock()
 			return true, nil
 		}
-		c, busy := s.claims[k]
-		if !busy {
-			s.claims[k] = new(claim)
+		if !ok || !e.handled.IsZero() {
+			s.seen[k] = &sighting{key: k}
 			s.mu.Unlock()
 			return false, nil
 		}
-		if c.over == nil {
-			c.over = make(chan struct{})
+		if e.over == nil {
+			e.over = make(chan struct{})
 		}
-		over := c.over
+		over := e.over
 		s.mu.Unlock()
 		select {
 		case <-over:
@@ -110,30 +107,40 @@ func (s *memoryDedup) Claim(ctx context.Context, k Key) (bool, error) {
 func (s *memoryDedup) Commit(k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.handled[k] = struct{}{}
-	s.order = append(s.order, handledAt{k, time.Now()})
-	s.expire()
-	s.end(k)
+	e, ok := s.seen[k]
+	if !ok || !e.handled.IsZero() {
+		return
+	}
+	e.handled = time.Now()
+	e.end()
+	s.order = append(s.order, e)
+	s.expire(e.handled.Add(-s.ttl))
 }
 
 func (s *memoryDedup) Release(k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.end(k)
-}
-
-func (s *memoryDedup) end(k Key) {
-	if c := s.claims[k]; c != nil && c.over != nil {
-		close(c.over)
+	if e, ok := s.seen[k]; ok && e.handled.IsZero() {
+		e.end()
+		delete(s.seen, k)
 	}
-	delete(s.claims, k)
 }
 
-func (s *memoryDedup) expire() {
-	oldest := time.Now().Add(-s.ttl)
+func (e *sighting) end() {
+	if e.over != nil {
+		close(e.over)
+		e.over = nil
+	}
+}
+
+// expire forgets what was handled before a time, and the oldest beyond the bound.
+func (s *memoryDedup) expire(before time.Time) {
 	n := 0
-	for n < len(s.order) && (len(s.order)-n > s.most || !s.order[n].at.After(oldest)) {
-		delete(s.handled, s.order[n].key)
+	for n < len(s.order) && (len(s.order)-n > s.most || !s.order[n].handled.After(before)) {
+		if e := s.order[n]; s.seen[e.key] == e { // not claimed anew since it expired
+			delete(s.seen, e.key)
+		}
+		s.order[n] = nil
 		n++
 	}
 	s.order = s.order[n:]

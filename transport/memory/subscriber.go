@@ -93,7 +93,7 @@ type subscription struct {
 func newSubscription(ctx context.Context, t *Transport, tp *topic, cfg transport.SubscriberConfig) *subscription {
 	sub := &subscription{
 		transport: t, topic: tp.name, group: tp.group(cfg.Group),
-		out:     make(chan *message.Message),
+		out:     make(chan *message.Message, cfg.Concurrency),
 		values:  context.WithoutCancel(ctx),
 		workers: make([]worker, cfg.Concurrency),
 		stopped: make(chan struct{}),
@@ -138,7 +138,16 @@ func (sub *subscription) end() {
 	sub.stopTaking()
 	sub.cut(transport.ErrShutdown)
 	<-sub.stopped
-	sub.closing.Do(func() { close(sub.out) })
+	sub.closing.Do(func() {
+		for {
+			select {
+			case <-sub.out: // handed back already
+			default:
+				close(sub.out)
+				return
+			}
+		}
+	})
 }
 
 // cut ends every delivery in flight and returns how many there were.

@@ -1,0 +1,70 @@
+package bus
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+var errGoexit = errors.New("bus: the handler ended its goroutine")
+
+// pool runs a subscription's chain on goroutines that live as long as the subscription. The router starts a goroutine for
+// each message; the chain is deep enough to make such a new stack grow, and be copied, every time.
+type pool struct {
+	chain message.HandlerFunc
+	calls chan *poolCall
+	spare sync.Pool
+	wg    sync.WaitGroup
+}
+
+type poolCall struct {
+	msg  *message.Message
+	done chan error
+}
+
+func newPool(chain message.HandlerFunc, size int) *pool {
+	p := &pool{chain: chain, calls: make(chan *poolCall)}
+	p.spare.New = func() any { return &poolCall{done: make(chan error, 1)} }
+	for range size {
+		p.wg.Go(p.work)
+	}
+	return p
+}
+
+func (p *pool) work() {
+	ended := false
+	defer func() {
+		if !ended { // a handler called runtime.Goexit, as t.FailNow does: somebody must take this worker's place
+			p.wg.Go(p.work)
+		}
+	}()
+	for c := range p.calls {
+		p.call(c)
+	}
+	ended = true
+}
+
+func (p *pool) call(c *poolCall) {
+	err := errGoexit
+	defer func() { c.done <- err }()
+	_, err = p.chain(c.msg)
+}
+
+// handle is what the router calls. There are as many workers as there may be messages in flight, so it does not wait for
+// one longer than a handler needs that ignores its cancelled context.
+func (p *pool) handle(msg *message.Message) error {
+	c := p.spare.Get().(*poolCall)
+	c.msg = msg
+	p.calls <- c
+	err := <-c.done
+	c.msg = nil
+	p.spare.Put(c)
+	return err
+}
+
+// close ends the workers. Nothing may call handle any more.
+func (p *pool) close() {
+	close(p.calls)
+	p.wg.Wait()
+}
