@@ -47,6 +47,7 @@ func (s *Subscriber) Drain(ctx context.Context) error {
 	subs := s.all(false)
 	for _, sub := range subs {
 		sub.stopTaking()
+		sub.takeBack()
 	}
 	var errs []error
 	for _, sub := range subs {
@@ -139,15 +140,23 @@ func (sub *subscription) end() {
 	sub.cut(transport.ErrShutdown)
 	<-sub.stopped
 	sub.closing.Do(func() {
-		for {
-			select {
-			case <-sub.out: // handed back already
-			default:
-				close(sub.out)
-				return
-			}
-		}
+		sub.takeBack()
+		close(sub.out)
 	})
+}
+
+// takeBack withdraws what lies in the channel and nobody has received.
+func (sub *subscription) takeBack() {
+	for {
+		select {
+		case msg := <-sub.out:
+			if d, ok := msg.Context().(*delivery); ok {
+				d.cancel(transport.ErrShutdown)
+			}
+		default:
+			return
+		}
+	}
 }
 
 // cut ends every delivery in flight and returns how many there were.
