@@ -25,7 +25,7 @@ func (b *Bus) chain(s *subscription) (message.HandlerFunc, error) {
 		middleware.Trace(b.config.tracer),
 		middleware.DeadLetter(b.deadLetters(s), middleware.WithHandler(s.name())),
 		retry,
-		middleware.Attempts(middleware.NewMemoryAttempts()),
+		middleware.Attempts(s.attempts()),
 	}
 	links = append(links, s.shared.middleware...)
 	if s.shared.inbox != nil {
@@ -55,6 +55,13 @@ func (b *Bus) checkDelay(p middleware.RetryPolicy) error {
 			longest, caps.MaxDelay, caps.Name)
 	}
 	return nil
+}
+
+func (s *subscription) attempts() middleware.AttemptStore {
+	if s.shared.attempts != nil {
+		return s.shared.attempts
+	}
+	return middleware.NewMemoryAttempts()
 }
 
 func (b *Bus) deadLetters(s *subscription) event.DeadLetters {

@@ -43,6 +43,7 @@ type config struct {
 type shared struct {
 	inbox       *inbox.Inbox
 	deadLetters event.DeadLetters
+	attempts    middleware.AttemptStore
 	retry       middleware.RetryPolicy
 	timeout     time.Duration
 	concurrency int
@@ -146,6 +147,18 @@ func WithDeadLetters(store event.DeadLetters) SharedOption {
 			return errors.New("dead letters: store is nil")
 		}
 		s.deadLetters = store
+		return nil
+	})
+}
+
+// WithAttempts counts handler calls in store: an inbox, so that a call which kills the process counts, at the price of one
+// more commit an event. The default counts in memory, and a crash forgets.
+func WithAttempts(store middleware.AttemptStore) SharedOption {
+	return sharedOption(func(s *shared) error {
+		if store == nil {
+			return errors.New("attempts: store is nil")
+		}
+		s.attempts = store
 		return nil
 	})
 }

@@ -115,6 +115,9 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 		sub.handBack(taken, context.Cause(d))
 		return true
 	}
+	if sub.taking.Err() != nil { // a drain began while it was being sent
+		sub.takeBack()
+	}
 	select {
 	case <-msg.Acked():
 		taken.Done()
