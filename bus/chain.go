@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/inbox"
 	"github.com/seambus/seambus/middleware"
 )
 
@@ -58,10 +59,25 @@ func (b *Bus) checkDelay(p middleware.RetryPolicy) error {
 }
 
 func (s *subscription) attempts() middleware.AttemptStore {
-	if s.shared.attempts != nil {
-		return s.shared.attempts
+	if s.shared.durable && s.shared.inbox != nil {
+		return inboxAttempts{s.shared.inbox}
 	}
 	return middleware.NewMemoryAttempts()
+}
+
+// inboxAttempts counts in an inbox, which knows nothing of middleware.
+type inboxAttempts struct{ in *inbox.Inbox }
+
+func (a inboxAttempts) Begin(ctx context.Context, k middleware.Key) (int, error) {
+	return a.in.BeginAttempt(ctx, k.Group, k.Source, k.ID)
+}
+
+func (a inboxAttempts) GiveBack(ctx context.Context, k middleware.Key) error {
+	return a.in.GiveBackAttempt(ctx, k.Group, k.Source, k.ID)
+}
+
+func (a inboxAttempts) Forget(ctx context.Context, k middleware.Key) error {
+	return a.in.ForgetAttempts(ctx, k.Group, k.Source, k.ID)
 }
 
 func (b *Bus) deadLetters(s *subscription) event.DeadLetters {

@@ -43,7 +43,7 @@ type config struct {
 type shared struct {
 	inbox       *inbox.Inbox
 	deadLetters event.DeadLetters
-	attempts    middleware.AttemptStore
+	durable     bool // count attempts in the inbox
 	retry       middleware.RetryPolicy
 	timeout     time.Duration
 	concurrency int
@@ -151,14 +151,12 @@ func WithDeadLetters(store event.DeadLetters) SharedOption {
 	})
 }
 
-// WithAttempts counts handler calls in store: an inbox, so that a call which kills the process counts, at the price of one
-// more commit an event. The default counts in memory, and a crash forgets.
-func WithAttempts(store middleware.AttemptStore) SharedOption {
+// WithDurableAttempts counts handler calls in the inbox's database before each call, so that a handler that kills its
+// process is given up after as many attempts as any other. It costs two more commits an event and needs [WithInbox]. By
+// default the count is in memory and dies with the process.
+func WithDurableAttempts() SharedOption {
 	return sharedOption(func(s *shared) error {
-		if store == nil {
-			return errors.New("attempts: store is nil")
-		}
-		s.attempts = store
+		s.durable = true
 		return nil
 	})
 }

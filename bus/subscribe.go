@@ -109,6 +109,9 @@ func (s *subscription) add(rt reflect.Type, h handlerFunc) {
 // validate returns every problem of the subscription, each named with it.
 func (s *subscription) validate() error {
 	errs := append([]error{event.CheckName("group", s.group)}, s.errs...)
+	if s.shared.durable && s.shared.inbox == nil {
+		errs = append(errs, errors.New("durable attempts need an inbox: add bus.WithInbox"))
+	}
 	for _, wire := range s.topic.Types() {
 		if _, ok := s.handlers[wire]; !ok {
 			errs = append(errs, fmt.Errorf("%q is neither handled nor ignored: add bus.On or bus.Ignore for it", wire))
