@@ -3,6 +3,8 @@
 -- seq is the rowid without AUTOINCREMENT, which would write one more page per commit. A new row must come after all that were
 -- ever there, so the row with the highest seq is never deleted: the sweep leaves it until a later row exists.
 --
+-- STRICT refuses a foreign writer's wrong type when it writes, not when the relay reads. payload takes bytes or text.
+--
 -- Times are microseconds since 1970. state: 0 pending, 1 held, 2 failed, 3 published.
 CREATE TABLE seambus_outbox (
 	seq               INTEGER PRIMARY KEY,
@@ -14,7 +16,7 @@ CREATE TABLE seambus_outbox (
 	content_type      TEXT    NOT NULL DEFAULT 'application/json',
 	partition_key     TEXT    NOT NULL DEFAULT '',
 	aggregate_version TEXT,
-	payload           BLOB    NOT NULL DEFAULT x'',
+	payload           ANY     NOT NULL DEFAULT x'',
 	metadata          TEXT    NOT NULL DEFAULT '',
 	created_at        INTEGER NOT NULL DEFAULT 0,
 	available_at      INTEGER NOT NULL DEFAULT 0,
@@ -26,7 +28,7 @@ CREATE TABLE seambus_outbox (
 	generation        INTEGER NOT NULL DEFAULT 0,
 	shard             INTEGER NOT NULL DEFAULT -1,
 	state             INTEGER NOT NULL DEFAULT 0
-);
+) STRICT;
 
 -- The head. Published, held and failed rows are not in it, so they cost it nothing.
 CREATE INDEX seambus_outbox_head ON seambus_outbox (seq, shard) WHERE state = 0;
@@ -42,6 +44,7 @@ CREATE TABLE seambus_outbox_leases (
 	token      INTEGER NOT NULL DEFAULT 0,
 	expires_at INTEGER NOT NULL DEFAULT 0
 );
+INSERT INTO seambus_outbox_leases (range_id) VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14), (15);
 
 -- The live relays, so that ranges spread over them.
 CREATE TABLE seambus_outbox_relays (
