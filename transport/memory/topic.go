@@ -214,3 +214,13 @@ func (w *window) add(id string, s *settlement) {
 	w.ids[id] = s
 	w.order = append(w.order, seenID{id, time.Now()})
 }
+
+func (t *topic) held() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, g := range t.groups {
+		n += g.lanes.Len()
+	}
+	return n
+}

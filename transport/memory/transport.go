@@ -173,3 +173,14 @@ func (t *Transport) after(lease time.Duration, fn func()) {
 	})
 	t.timers[timer] = struct{}{}
 }
+
+// Held returns how many messages the groups have before them: waiting, delayed or in flight. Zero means that all is handled.
+func (t *Transport) Held() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, tp := range t.topics {
+		n += tp.held()
+	}
+	return n
+}

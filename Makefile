@@ -1,0 +1,37 @@
+# Bare `make` prints this help.
+GO ?= go
+LINT = $(GO) tool -modfile=tools.mod golangci-lint
+BENCHTIME ?= 1x
+
+.PHONY: help test test-fast lint tidy-check generate generate-check examples bench-once ci
+
+help: ## print this help
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+test: ## run every test with the race detector, in random order
+	$(GO) test -race -shuffle=on -timeout 15m ./...
+
+test-fast: ## run the tests without servers, root or race detector, in under 5 minutes
+	$(GO) test -short -timeout 5m ./...
+
+lint: ## run the linters (the first time builds them, which takes minutes)
+	$(LINT) run ./...
+
+tidy-check: ## fail if go.mod is not tidy
+	$(GO) mod tidy -diff
+
+generate: ## write the generated injectors anew
+	$(GO) tool wire gen ./examples/fulfillment
+
+generate-check: ## fail if generated code is out of date
+	$(GO) tool wire diff ./examples/fulfillment
+
+examples: ## run the examples
+	$(GO) run ./examples/fulfillment --orders 500
+	$(GO) run ./examples/fulfillment --orders 500 --chaos=false --json
+
+bench-once: ## run every benchmark once, so that none can rot
+	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+
+ci: ## do what CI does
+	bash .ci/run

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/seambus/seambus/examples/fulfillment/chaos"
+	"github.com/seambus/seambus/examples/fulfillment/contract"
+	"github.com/seambus/seambus/examples/fulfillment/monolith"
+	"github.com/seambus/seambus/examples/fulfillment/service"
+	"github.com/seambus/seambus/transport"
+	"github.com/seambus/seambus/transport/memory"
+)
+
+// app is the two sides and the broker between them.
+type app struct {
+	options  options
+	files    files
+	broker   *memory.Transport
+	faults   *chaos.Chaos // nil without chaos
+	clock    *clock
+	db       monolith.DB
+	monolith *monolith.Monolith
+	service  *service.Service
+}
+
+// files are the two databases.
+type files struct{ monolith, service string }
+
+// newFiles chooses where they are: where the user wants to keep them, or in a directory that goes with the program.
+func newFiles(o options) (files, func(), error) {
+	dir, remove := o.keep, func() {}
+	if dir == "" {
+		tmp, err := os.MkdirTemp("", "fulfillment-")
+		if err != nil {
+			return files{}, nil, fmt.Errorf("databases: %w", err)
+		}
+		dir, remove = tmp, func() { _ = os.RemoveAll(tmp) } // what is left of it is the system's to clean
+	} else if err := os.MkdirAll(dir, 0o755); err != nil {
+		return files{}, nil, fmt.Errorf("--keep: %w", err)
+	}
+	return files{monolith: filepath.Join(dir, "monolith.db"), service: filepath.Join(dir, "service.db")}, remove, nil
+}
+
+// open opens an SQLite file. It has one writer at a time whatever is done, and one connection waits better than many.
+func open(path string) (*sql.DB, func(), error) {
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"+
+		"&_pragma=busy_timeout(10000)&_pragma=wal_autocheckpoint(4000)&_txlock=immediate")
+	if err != nil {
+		return nil, nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(1)
+	return db, func() { _ = db.Close() }, nil
+}
+
+func newMonolithDB(f files) (monolith.DB, func(), error) {
+	db, closeDB, err := open(f.monolith)
+	return monolith.DB{DB: db}, closeDB, err
+}
+
+func newServiceDB(f files) (service.DB, func(), error) {
+	db, closeDB, err := open(f.service)
+	return service.DB{DB: db}, closeDB, err
+}
+
+func newBroker() (*memory.Transport, func()) {
+	broker := memory.New()
+	return broker, func() { _ = broker.Close() }
+}
+
+func newChaos(o options, broker *memory.Transport) *chaos.Chaos {
+	if !o.chaos {
+		return nil
+	}
+	return chaos.New(o.seed, broker, contract.Orders.Name(), service.Group)
+}
+
+func newMonolith(ctx context.Context, db monolith.DB, broker *memory.Transport, faults *chaos.Chaos) (*monolith.Monolith, error) {
+	var t transport.Transport = broker
+	if faults != nil {
+		t = faults.Around(broker)
+	}
+	return monolith.New(ctx, db, t)
+}
+
+func newService(
+	ctx context.Context, db service.DB, broker *memory.Transport, faults *chaos.Chaos, c *clock,
+) (*service.Service, error) {
+	watch := c.watch
+	if faults != nil {
+		watch = func(next message.HandlerFunc) message.HandlerFunc { return faults.Consumer(c.watch(next)) }
+	}
+	return service.New(ctx, db, broker, watch)
+}
+
+// sides runs both buses and the monolith's relay. Stop ends them, the producer's side first.
+type sides struct {
+	cancel context.CancelFunc
+	done   []<-chan error
+}
+
+func (a *app) start(ctx context.Context) (*sides, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s := &sides{cancel: cancel}
+	for _, b := range []interface {
+		Run(ctx context.Context) error
+		Ready() <-chan struct{}
+	}{a.service.Bus(), a.monolith.Bus()} {
+		done := s.run(func() error { return b.Run(ctx) })
+		select {
+		case <-b.Ready():
+		case err := <-done:
+			cancel()
+			return nil, err
+		}
+	}
+	s.run(func() error { return a.relay(ctx) })
+	return s, nil
+}
+
+func (s *sides) run(fn func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	s.done = append(s.done, done)
+	return done
+}
+
+func (s *sides) stop() error {
+	s.cancel()
+	errs := make([]error, len(s.done))
+	for i, done := range s.done {
+		errs[i] = <-done
+	}
+	return errors.Join(errs...)
+}
+
+// relay runs the monolith's relay, and another one when that is killed.
+func (a *app) relay(ctx context.Context) error {
+	for ctx.Err() == nil {
+		life, kill := context.WithCancel(ctx)
+		if a.faults != nil {
+			a.faults.Relay(kill)
+		}
+		err := a.monolith.Outbox().Run(life)
+		kill()
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package monolith
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/seambus/seambus/examples/fulfillment/contract"
+)
+
+// maxLine is the longest line that can be an event.
+const maxLine = 1 << 20
+
+// ErrEmpty holds for an input without a single line.
+var ErrEmpty = errors.New("the input is empty: want one JSON object a line")
+
+// Line is one line of an input: an event, or what is wrong with it.
+type Line struct {
+	Event contract.OrderStatusChanged
+	// ID names the line, as "file:line".
+	ID  string
+	Raw []byte
+	Err error
+}
+
+// Input reads a stream of order changes, a line each.
+type Input struct {
+	name   string
+	reader *bufio.Reader
+	close  []io.Closer
+	line   int
+}
+
+// OpenInput opens a .jsonl or .jsonl.gz file, or standard input for "-".
+func OpenInput(path string) (*Input, error) {
+	if path == "-" {
+		return NewInput("stdin", os.Stdin), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	in := NewInput(filepath.Base(path), f)
+	in.close = append(in.close, f)
+	if strings.HasSuffix(path, ".gz") {
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("input %s: %w", path, err), f.Close())
+		}
+		in.reader = bufio.NewReaderSize(z, 1<<16)
+		in.close = append(in.close, z)
+	}
+	return in, nil
+}
+
+// NewInput reads r, whose lines are called name:1 and so on.
+func NewInput(name string, r io.Reader) *Input {
+	return &Input{name: name, reader: bufio.NewReaderSize(r, 1<<16)}
+}
+
+// Next returns the next line that is not blank. At the end it returns io.EOF, or [ErrEmpty] if there was no line at all.
+func (in *Input) Next() (Line, error) {
+	for {
+		raw, err := in.reader.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return Line{}, fmt.Errorf("input %s:%d: %w", in.name, in.line+1, err)
+		}
+		if len(raw) == 0 {
+			if in.line == 0 {
+				return Line{}, fmt.Errorf("input %s: %w", in.name, ErrEmpty)
+			}
+			return Line{}, io.EOF
+		}
+		in.line++
+		raw = []byte(strings.TrimRight(string(raw), "\r\n"))
+		if len(raw) == 0 {
+			continue
+		}
+		l := Line{ID: fmt.Sprintf("%s:%d", in.name, in.line), Raw: raw}
+		l.Event, l.Err = parse(raw)
+		if l.Err != nil {
+			l.Err = fmt.Errorf("%s: %w", l.ID, l.Err)
+		}
+		return l, nil
+	}
+}
+
+// Close closes the file.
+func (in *Input) Close() error {
+	var errs []error
+	for i := len(in.close) - 1; i >= 0; i-- {
+		errs = append(errs, in.close[i].Close())
+	}
+	return errors.Join(errs...)
+}
+
+// parse reads one line. What it lets pass can be recorded; whether the status is one of the contract's is for the consumer.
+func parse(raw []byte) (e contract.OrderStatusChanged, err error) {
+	if len(raw) > maxLine {
+		return e, fmt.Errorf("the line has %d bytes, want at most %d", len(raw), maxLine)
+	}
+	var fields struct {
+		ID         *string `json:"eventId"`
+		OrderID    *int64  `json:"orderId"`
+		Status     *string `json:"status"`
+		Version    *uint64 `json:"version"`
+		OccurredAt string  `json:"occurredAt"`
+	}
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return e, fmt.Errorf("not an order event: %w", err)
+	}
+	var missing []string
+	for name, absent := range map[string]bool{
+		"eventId": fields.ID == nil || *fields.ID == "", "orderId": fields.OrderID == nil,
+		"status": fields.Status == nil, "version": fields.Version == nil,
+	} {
+		if absent {
+			missing = append(missing, name)
+		}
+	}
+	if missing != nil {
+		return e, fmt.Errorf("%s missing", strings.Join(missing, ", "))
+	}
+	return contract.OrderStatusChanged{
+		ID: *fields.ID, OrderID: *fields.OrderID, Status: *fields.Status, Version: *fields.Version, OccurredAt: fields.OccurredAt,
+	}, nil
+}
