@@ -117,6 +117,8 @@ type Outbox interface {
 	Waiting(ctx context.Context, topic, key string, after int64, failed bool, yield func(*Row) bool) error
 	// Retrying calls yield for the topic's held rows without a key that are due, oldest first.
 	Retrying(ctx context.Context, topic string, now time.Time, ranges Mask, yield func(*Row) bool) error
+	// NextRetry returns when the first of the topic's held rows without a key is due after now; zero if there is none.
+	NextRetry(ctx context.Context, topic string, now time.Time, ranges Mask) (time.Time, error)
 	// Blocked returns the first waiting row of every key in the ranges; a topic's rows without a key give the one that is due
 	// first. With failed, failed rows count as waiting, save those without a key.
 	Blocked(ctx context.Context, ranges Mask, failed bool) ([]BlockedKey, error)

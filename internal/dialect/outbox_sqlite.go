@@ -35,6 +35,8 @@ WHERE state IN (1, 2) AND state <= ? AND topic = ? AND partition_key = ? AND seq
 	sqliteRetrying = `SELECT ` + sqliteColumns + ` FROM seambus_outbox INDEXED BY seambus_outbox_blocked
 WHERE state IN (1, 2) AND state = 1 AND topic = ? AND partition_key = '' AND available_at <= ? AND ` + sqliteInRanges + `
 ORDER BY seq`
+	sqliteNextRetry = `SELECT coalesce(min(available_at), 0) FROM seambus_outbox INDEXED BY seambus_outbox_blocked
+WHERE state IN (1, 2) AND state = 1 AND topic = ? AND partition_key = '' AND available_at > ? AND ` + sqliteInRanges
 	sqliteBlocked = `SELECT topic, partition_key, shard, min(seq), state, available_at
 FROM seambus_outbox INDEXED BY seambus_outbox_blocked
 WHERE state IN (1, 2) AND state <= ? AND partition_key <> '' AND ` + sqliteInRanges + ` GROUP BY topic, partition_key
@@ -211,6 +213,12 @@ func lastState(failed bool) State {
 func (o *sqliteOutbox) Retrying(ctx context.Context, topic string, now time.Time, ranges Mask, yield func(*Row) bool) error {
 	rows, err := o.db.QueryContext(ctx, o.text(sqliteRetrying), topic, Micros(now), int64(ranges))
 	return scanRows(rows, err, yield)
+}
+
+func (o *sqliteOutbox) NextRetry(ctx context.Context, topic string, now time.Time, ranges Mask) (time.Time, error) {
+	var t int64
+	err := o.db.QueryRowContext(ctx, o.text(sqliteNextRetry), topic, Micros(now), int64(ranges)).Scan(&t)
+	return Time(t), err
 }
 
 func (o *sqliteOutbox) Blocked(ctx context.Context, ranges Mask, failed bool) (keys []BlockedKey, err error) {

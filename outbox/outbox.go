@@ -1,0 +1,124 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seambus/seambus/internal/crash"
+	"github.com/seambus/seambus/internal/dialect"
+	"github.com/seambus/seambus/transport"
+)
+
+// ErrRunning holds for a second Run of one Outbox. Relays in parallel need an Outbox each.
+var ErrRunning = errors.New("the relay is running already")
+
+// Outbox records events in the caller's transactions and relays them to one transport. It lives as long as its database
+// handle, which it does not close, and is safe for concurrent use. Goroutines run only inside [Outbox.Run].
+type Outbox struct {
+	cfg       config
+	db        *sql.DB
+	store     dialect.Outbox
+	transport transport.Transport
+	caps      transport.Capabilities
+
+	wake    chan struct{} // one pending wake-up is enough: the relay looks at everything
+	burst   atomic.Int64  // look often until then, in microseconds
+	running atomic.Bool
+	open    sync.Map // transactions that InTx will commit
+	count   counters
+}
+
+// New returns the outbox in db whose relay publishes to t. All invalid options are reported together. With SQLite it
+// creates its tables; with any other database they must be there.
+func New(db *sql.DB, t transport.Transport, opts ...Option) (*Outbox, error) {
+	cfg := defaults()
+	for _, o := range opts {
+		o.apply(&cfg)
+	}
+	var errs []error
+	if db == nil {
+		errs = append(errs, errors.New("database is nil"))
+	}
+	if t == nil {
+		errs = append(errs, errors.New("transport is nil"))
+	}
+	if err := errors.Join(append(errs, cfg.check())...); err != nil {
+		return nil, fmt.Errorf("outbox: new: %w", err)
+	}
+	store, err := openStore(db, cfg.prefix)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: new: %w", err)
+	}
+	return &Outbox{
+		cfg: cfg, db: db, store: store, transport: t, caps: t.Capabilities(),
+		wake: make(chan struct{}, 1),
+	}, nil
+}
+
+// openTimeout bounds what New asks of the database.
+const openTimeout = 30 * time.Second
+
+func openStore(db *sql.DB, prefix string) (dialect.Outbox, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+	defer cancel()
+	d, err := dialect.For(db)
+	if err != nil {
+		return nil, err
+	}
+	if d.CreatesTables() {
+		if err := d.MigrateAs(ctx, db, dialect.SetOutbox, prefix); err != nil {
+			return nil, err
+		}
+	}
+	return dialect.OpenOutbox(ctx, db, prefix)
+}
+
+// Name returns the name given by [WithName].
+func (o *Outbox) Name() string { return o.cfg.name }
+
+// InTx runs fn in a transaction, commits it, and wakes the relay. An error or a panic of fn rolls back; the error is
+// returned as it is. fn must not commit or roll back itself.
+func (o *Outbox) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	tx, err := o.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("outbox: begin: %w", err)
+	}
+	o.open.Store(tx, struct{}{})
+	done := false
+	defer func() {
+		o.open.Delete(tx)
+		if !done { // fn panicked
+			_ = tx.Rollback()
+		}
+	}()
+	err = fn(tx)
+	done = true
+	if err != nil {
+		if rbErr := tx.Rollback(); rbErr != nil && !errors.Is(rbErr, sql.ErrTxDone) {
+			err = errors.Join(err, fmt.Errorf("outbox: rollback: %w", rbErr))
+		}
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("outbox: commit: %w", err)
+	}
+	if err := crash.At(ctx, crash.Committed); err != nil {
+		return err
+	}
+	o.Committed()
+	return nil
+}
+
+// Committed wakes the relay: rows were committed. It never blocks. Without it, and outside InTx, a recorded row is looked for
+// every 5 milliseconds for a second, and after that whenever the relay next wakes.
+func (o *Outbox) Committed() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
