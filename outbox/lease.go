@@ -31,7 +31,7 @@ func (r *relay) lease(ctx context.Context, now time.Time, woken bool) (ok bool, 
 	if left > ttl*2/3 && !force {
 		return true, nil
 	}
-	if !woken && !busy && !force && r.read.relays == 1 {
+	if !woken && !busy && !force && r.read.relays == 1 && r.box.cfg.poll == 0 {
 		any, err := r.box.store.AnyPending(ctx)
 		if err != nil || !any {
 			return false, err

@@ -96,7 +96,7 @@ func WithRetention(d time.Duration) Option { return option(func(c *config) { c.r
 func WithLeaseTTL(d time.Duration) Option { return option(func(c *config) { c.leaseTTL = d }) }
 
 // WithPoll makes an idle relay look for rows every d, for rows that other processes record; 200 milliseconds is a good
-// value. The default is zero: a relay alone on its database sleeps until this Outbox wakes it or something is due, and
+// value. It also keeps the relay's share of the keys while it is idle. The default is zero: a relay alone on its database sleeps until this Outbox wakes it or something is due, and
 // looks by itself only after 200 milliseconds of idleness, then at doubling intervals up to 5 minutes. While several
 // relays share the database each polls every 200 milliseconds in any case.
 func WithPoll(d time.Duration) Option { return option(func(c *config) { c.poll = d }) }
