@@ -7,9 +7,11 @@ import (
 	"io"
 	"time"
 
+	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/examples/fulfillment/chaos"
 	"github.com/seambus/seambus/examples/fulfillment/monolith"
 	"github.com/seambus/seambus/examples/fulfillment/report"
+	"github.com/seambus/seambus/transport"
 )
 
 const (
@@ -69,13 +71,10 @@ func (a *app) produce(ctx, stop context.Context, src source, show *progress) err
 			return nil
 		case err != nil:
 			return err
-		case line.Err != nil:
-			show.say("refused %v", line.Err)
-			err = a.monolith.Refuse(ctx, line.ID, line.Raw, line.Err)
-		default:
-			err = a.change(ctx, line)
+		case line.Err == nil:
+			line.Err = a.change(ctx, line)
 		}
-		if err != nil {
+		if err := a.refuse(ctx, line, show); err != nil {
 			return fmt.Errorf("%s: %w", line.ID, err)
 		}
 		show.add()
@@ -85,6 +84,18 @@ func (a *app) produce(ctx, stop context.Context, src source, show *progress) err
 	}
 	show.say("interrupted: finishing what has been recorded")
 	return nil
+}
+
+// refuse puts a line that cannot be recorded, whoever found that out, among the dead letters. Any other error stops the run.
+func (a *app) refuse(ctx context.Context, line monolith.Line, show *progress) error {
+	switch {
+	case line.Err == nil:
+		return nil
+	case !errors.Is(line.Err, monolith.ErrLine) && !errors.Is(line.Err, event.ErrInvalid) && !errors.Is(line.Err, transport.ErrTooLarge):
+		return line.Err
+	}
+	show.say("refused %s: %v", line.ID, line.Err)
+	return a.monolith.Refuse(ctx, line.ID, line.Raw, line.Err)
 }
 
 func (a *app) change(ctx context.Context, line monolith.Line) error {

@@ -17,6 +17,9 @@ import (
 // maxLine is the longest line that can be an event.
 const maxLine = 1 << 20
 
+// ErrLine holds for a line that is no event.
+var ErrLine = errors.New("not an order event")
+
 // ErrEmpty holds for an input without a single line.
 var ErrEmpty = errors.New("the input is empty: want one JSON object a line")
 
@@ -85,7 +88,7 @@ func (in *Input) Next() (Line, error) {
 		l := Line{ID: fmt.Sprintf("%s:%d", in.name, in.line), Raw: raw}
 		l.Event, l.Err = parse(raw)
 		if l.Err != nil {
-			l.Err = fmt.Errorf("%s: %w", l.ID, l.Err)
+			l.Err = fmt.Errorf("%w: %w", ErrLine, l.Err)
 		}
 		return l, nil
 	}
@@ -113,15 +116,20 @@ func parse(raw []byte) (e contract.OrderStatusChanged, err error) {
 		OccurredAt string  `json:"occurredAt"`
 	}
 	if err := json.Unmarshal(raw, &fields); err != nil {
-		return e, fmt.Errorf("not an order event: %w", err)
+		return e, err
 	}
 	var missing []string
-	for name, absent := range map[string]bool{
-		"eventId": fields.ID == nil || *fields.ID == "", "orderId": fields.OrderID == nil,
-		"status": fields.Status == nil, "version": fields.Version == nil,
+	for _, f := range []struct {
+		name   string
+		absent bool
+	}{
+		{"eventId", fields.ID == nil || *fields.ID == ""},
+		{"orderId", fields.OrderID == nil},
+		{"status", fields.Status == nil},
+		{"version", fields.Version == nil},
 	} {
-		if absent {
-			missing = append(missing, name)
+		if f.absent {
+			missing = append(missing, f.name)
 		}
 	}
 	if missing != nil {
