@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -42,8 +43,8 @@ func (b *Bus) chain(s *subscription) (message.HandlerFunc, error) {
 		return nil, fmt.Errorf("subscription %s: %w", s.name(), err)
 	}
 	h := message.HandlerFunc(s.handle)
-	for i := len(links) - 1; i >= 0; i-- {
-		h = links[i](h)
+	for _, link := range slices.Backward(links) {
+		h = link(h)
 	}
 	return h, nil
 }

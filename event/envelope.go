@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -37,9 +38,7 @@ type Envelope struct {
 // Message returns a new message that carries e. The payload is shared, not copied.
 func (e *Envelope) Message() *message.Message {
 	msg := message.NewMessage(e.ID, e.Data)
-	for k, v := range e.Metadata {
-		msg.Metadata[k] = v
-	}
+	maps.Copy(msg.Metadata, e.Metadata)
 	e.writeTo(msg.Metadata)
 	return msg
 }

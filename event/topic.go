@@ -186,7 +186,7 @@ func (t *Topic) Decode(env *Envelope) (Event, error) {
 	if err := codec.Unmarshal(env.Data, ptr.Interface()); err != nil {
 		return nil, Contract(fmt.Errorf("event: decode %q: %w", env.Type, err))
 	}
-	e, ok := ptr.Elem().Interface().(Event)
+	e, ok := reflect.TypeAssert[Event](ptr.Elem())
 	if !ok {
 		return nil, Contract(fmt.Errorf("event: decode %q: %s is no event", env.Type, rt))
 	}

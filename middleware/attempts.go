@@ -26,7 +26,7 @@ var ErrNoVerdict = errors.New("all attempts were spent and the last one left no 
 
 // Attempts counts the calls of what is inside it and tells [Attempt], [Retry] and [DeadLetter]. A call that was cut off by
 // shutdown or a lost lease is given back. Inside a [Retry] whose attempts are spent already, the handler is not called any
-// more ([ErrNoVerdict]). A store that fails fails the attempt, uncounted, before the handler is called.
+// more ([ErrNoVerdict]). A store that breaks fails the attempt, uncounted, before the handler is called.
 func Attempts(store AttemptStore) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {

@@ -54,14 +54,14 @@ func (p RetryPolicy) withDefaults() RetryPolicy {
 func (p RetryPolicy) validate() error {
 	var errs []error
 	if p.MaxAttempts < 1 {
-		errs = append(errs, fmt.Errorf("MaxAttempts is %d, want at least 1", p.MaxAttempts))
+		errs = append(errs, fmt.Errorf("max attempts is %d, want at least 1", p.MaxAttempts))
 	}
 	if p.InitialDelay < 0 || p.MaxDelay < p.InitialDelay {
-		errs = append(errs, fmt.Errorf("delays are %v to %v, want zero or more and MaxDelay no less than InitialDelay",
+		errs = append(errs, fmt.Errorf("delays are %v to %v, want zero or more and the longest no less than the first",
 			p.InitialDelay, p.MaxDelay))
 	}
 	if !(p.Multiplier >= 1) || math.IsInf(p.Multiplier, 0) {
-		errs = append(errs, fmt.Errorf("Multiplier is %v, want at least 1", p.Multiplier))
+		errs = append(errs, fmt.Errorf("multiplier is %v, want at least 1", p.Multiplier))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("middleware: retry: %w", err)

@@ -114,7 +114,7 @@ func TestRetryReportsEveryWrongField(t *testing.T) {
 	_, err := middleware.Retry(middleware.RetryPolicy{
 		MaxAttempts: -1, InitialDelay: time.Hour, MaxDelay: time.Minute, Multiplier: math.NaN(),
 	})
-	for _, want := range []string{"MaxAttempts is -1", "1h0m0s to 1m0s", "Multiplier is NaN"} {
+	for _, want := range []string{"max attempts is -1", "1h0m0s to 1m0s", "multiplier is NaN"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q: %v", want, err)
 		}

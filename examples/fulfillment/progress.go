@@ -40,7 +40,7 @@ func (p *progress) add() {
 	}
 }
 
-func (p *progress) say(format string, args ...any) {
+func (p *progress) sayf(format string, args ...any) {
 	if p.bar != nil {
 		_ = p.bar.Clear()
 	}

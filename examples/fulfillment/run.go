@@ -82,7 +82,7 @@ func (a *app) produce(ctx, stop context.Context, src source, show *progress) err
 			return err
 		}
 	}
-	show.say("interrupted: finishing what has been recorded")
+	show.sayf("interrupted: finishing what has been recorded")
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (a *app) refuse(ctx context.Context, line monolith.Line, show *progress) er
 	case !errors.Is(line.Err, monolith.ErrLine) && !errors.Is(line.Err, event.ErrInvalid) && !errors.Is(line.Err, transport.ErrTooLarge):
 		return line.Err
 	}
-	show.say("refused %s: %v", line.ID, line.Err)
+	show.sayf("refused %s: %v", line.ID, line.Err)
 	return a.monolith.Refuse(ctx, line.ID, line.Raw, line.Err)
 }
 
@@ -143,7 +143,7 @@ func (a *app) settle(ctx context.Context, show *progress) error {
 			moved, last = time.Now(), now
 		}
 		if time.Since(moved) > patience {
-			show.say("nothing has moved for %v: monolith's outbox %+v, service's %+v, on their way %d", patience, before, after, held)
+			show.sayf("nothing has moved for %v: monolith's outbox %+v, service's %+v, on their way %d", patience, before, after, held)
 			return nil
 		}
 		if err := pause(ctx, 10*time.Millisecond); err != nil {

@@ -318,7 +318,7 @@ func endsWithContext(e *env) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for range messages { //nolint:revive // until it is closed
+		for range messages { // until it is closed
 		}
 	}()
 	if err := e.within(ended, "the end of a subscription whose context ended"); err != nil {

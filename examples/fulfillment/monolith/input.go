@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/seambus/seambus/examples/fulfillment/contract"
@@ -97,8 +98,8 @@ func (in *Input) Next() (Line, error) {
 // Close closes the file.
 func (in *Input) Close() error {
 	var errs []error
-	for i := len(in.close) - 1; i >= 0; i-- {
-		errs = append(errs, in.close[i].Close())
+	for _, c := range slices.Backward(in.close) {
+		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
 }
