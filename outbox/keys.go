@@ -33,6 +33,7 @@ type keyState struct {
 	epoch   int   // grows with each failure: what was loaded before it must not be sent
 	due     time.Time
 	queued  bool // in the due heap
+	parked  bool // found blocked at a claim: not before the head has been read once
 }
 
 // dueHeap orders blocked keys by the time of their next attempt.
@@ -85,6 +86,10 @@ func (r *relay) await(topic string, due time.Time) {
 // held reports whether rows of the key must not be sent now. The lock is held.
 func (ks *keyState) held() bool { return ks != nil && ks.blocked && ks.key != "" }
 
+// stops reports whether the item must not be sent now: its key is blocked, and it is none of those that are let through
+// since. The lock is held.
+func (ks *keyState) stops(it *item) bool { return ks.held() && (!it.drain || it.epoch != ks.epoch) }
+
 // unbusy says that a row of the key left the relay's hands. The lock is held.
 func (r *relay) unbusy(k laneKey) {
 	ks := r.keys[k]
@@ -104,12 +109,25 @@ func (r *relay) unbusy(k laneKey) {
 
 // schedule queues a blocked key for its next attempt. The lock is held.
 func (r *relay) schedule(ks *keyState) {
-	if ks.queued {
+	if ks.queued || ks.parked {
 		return
 	}
 	ks.queued = true
 	heap.Push(&r.due, ks)
 	r.poke()
+}
+
+// unpark lets the keys go on that were blocked when their range was claimed. The relay before this one may have stopped with
+// row 5 of a key failed, 6 and 7 in its lanes and 8 held already: 6 and 7 are still in the head, and only once it has been
+// read to its end are they held too, so that 8 comes after them. The lock is held.
+func (r *relay) unpark() {
+	for _, ks := range r.read.parked {
+		ks.parked = false
+		if r.keys[ks.laneKey] == ks && ks.blocked && !ks.failed && ks.busy == 0 {
+			r.schedule(ks)
+		}
+	}
+	r.read.parked = nil
 }
 
 // popDue returns a key whose time has come. The lock is held.

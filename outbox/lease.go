@@ -130,8 +130,10 @@ func (r *relay) restore(blocked []dialect.BlockedKey) {
 		ks.blocked, ks.due = true, b.Available
 		if ks.failed = b.State == dialect.Failed; ks.failed {
 			ks.blocker = b.Seq
-		} else if ks.busy == 0 {
-			r.schedule(ks)
+		}
+		if !ks.parked {
+			ks.parked = true
+			r.read.parked = append(r.read.parked, ks)
 		}
 	}
 }

@@ -26,6 +26,7 @@ type reading struct {
 	pollDue   time.Time
 	relays    int
 	share     int
+	parked    []*keyState
 	leaving   map[int]bool // ranges to give up once nothing of them is in flight
 	sweepFrom int64
 	sweepDue  time.Time
@@ -240,18 +241,24 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 		budget -= len(row.Payload)
 		return budget > 0
 	})
-	if err != nil || len(rows) == 0 {
+	if err != nil {
 		return 0, false, err
 	}
-	found, err = r.admit(ctx, rows)
-	if err != nil {
-		return found, false, err
+	if len(rows) > 0 {
+		if found, err = r.admit(ctx, rows); err != nil {
+			return found, false, err
+		}
+		r.read.cursor = rows[len(rows)-1].Seq
+		if r.read.gapDue.IsZero() {
+			r.read.gapDue = r.read.lastGap.Add(gapEvery)
+		}
 	}
-	r.read.cursor = rows[len(rows)-1].Seq
-	if r.read.gapDue.IsZero() {
-		r.read.gapDue = r.read.lastGap.Add(gapEvery)
+	if more = len(rows) == limit || budget <= 0; !more && r.read.parked != nil {
+		r.mu.Lock()
+		r.unpark()
+		r.mu.Unlock()
 	}
-	return found, len(rows) == limit || budget <= 0, nil
+	return found, more, nil
 }
 
 // readGaps takes in pending rows behind the cursor that are in nobody's hands: of a transaction that took its number

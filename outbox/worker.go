@@ -57,7 +57,7 @@ func (r *relay) filter(batch []*taken) []*taken {
 			r.drop(it)
 			r.unbusy(keyOf(it.row))
 			t.Done()
-		case ks.held() && (!it.drain || it.epoch != ks.epoch):
+		case ks.stops(it):
 			r.holds = append(r.holds, it)
 			r.poke()
 			t.Done()
@@ -216,7 +216,7 @@ func (r *relay) settle(ctx context.Context, batch []*taken, results []error) (aw
 		case err == nil:
 			r.succeeded(t.Item, now)
 		case errors.Is(err, transport.ErrSkipped):
-			if again[i] = !r.keys[keyOf(t.Item.row)].held(); !again[i] {
+			if again[i] = !r.keys[keyOf(t.Item.row)].stops(t.Item); !again[i] {
 				r.holds = append(r.holds, t.Item)
 			} else if away == nil {
 				pause = leasePause // no reason known: do not spin
