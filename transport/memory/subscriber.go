@@ -149,7 +149,10 @@ func (sub *subscription) end() {
 func (sub *subscription) takeBack() {
 	for {
 		select {
-		case msg := <-sub.out:
+		case msg, open := <-sub.out:
+			if !open {
+				return
+			}
 			if d, ok := msg.Context().(*delivery); ok {
 				d.cancel(transport.ErrShutdown)
 			}
