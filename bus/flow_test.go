@@ -315,7 +315,7 @@ func TestDayOfRetriesBesideAnIdleRelay(t *testing.T) {
 		}, bus.Ignore[delivered]())
 		r := start(t, b)
 		began := time.Now()
-		if err := f.record(t.Context(), delivered{OrderID: 1}); err != nil { // the relay has had work, and is idle then
+		if err := f.record(t.Context(), delivered{OrderID: 2}); err != nil { // the relay has had work, and is idle then
 			t.Fatal(err)
 		}
 		if err := b.Publish(t.Context(), f.topic, placed{OrderID: 1}); err != nil {
