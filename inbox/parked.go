@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -76,7 +77,7 @@ func (in *Inbox) Put(ctx context.Context, letter *event.DeadLetter) error {
 }
 
 // Parked returns the parked events that f chooses, in the order in which they were first parked.
-func (in *Inbox) Parked(ctx context.Context, f Filter) ([]Parked, error) {
+func (in *Inbox) Parked(ctx context.Context, f Filter) (all []Parked, err error) {
 	if f.Limit <= 0 {
 		f.Limit = defaultLimit
 	}
@@ -84,8 +85,7 @@ func (in *Inbox) Parked(ctx context.Context, f Filter) ([]Parked, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox: list parked: %w", err)
 	}
-	defer rows.Close()
-	var all []Parked
+	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		p, err := scanParked(rows)
 		if err != nil {

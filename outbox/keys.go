@@ -39,10 +39,10 @@ type keyState struct {
 // dueHeap orders blocked keys by the time of their next attempt.
 type dueHeap []*keyState
 
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap) Push(x any)        { *h = append(*h, x.(*keyState)) }
+func (h *dueHeap) Len() int           { return len(*h) }
+func (h *dueHeap) Less(i, j int) bool { return (*h)[i].due.Before((*h)[j].due) }
+func (h *dueHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+func (h *dueHeap) Push(x any)         { *h = append(*h, x.(*keyState)) }
 func (h *dueHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

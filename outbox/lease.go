@@ -32,8 +32,8 @@ func (r *relay) lease(ctx context.Context, now time.Time, woken bool) (ok bool, 
 		return true, nil
 	}
 	if !woken && !busy && !force && r.read.relays == 1 && r.box.cfg.poll == 0 {
-		any, err := r.box.store.AnyPending(ctx)
-		if err != nil || !any {
+		pending, err := r.box.store.AnyPending(ctx)
+		if err != nil || !pending {
 			return false, err
 		}
 	}
@@ -74,9 +74,7 @@ func (r *relay) claimed(ctx context.Context, claim dialect.Claim, until time.Tim
 		r.read.cursor = 0
 	}
 	r.mu.Lock()
-	for rng, token := range claim.Tokens {
-		r.tokens[rng] = token
-	}
+	maps.Copy(r.tokens, claim.Tokens)
 	r.leaseUntil = until
 	r.mu.Unlock()
 	return nil

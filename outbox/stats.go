@@ -8,8 +8,8 @@ import (
 )
 
 type counters struct {
-	recorded, published, attempts, failures, failed, held, lost, unsettled, latency atomic.Int64
-	paused                                                                          atomic.Bool
+	recorded, published, attempts, failures, failed, lost, unsettled, latency atomic.Int64
+	paused                                                                    atomic.Bool
 }
 
 // Stats counts what this Outbox did since it was made.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -317,7 +318,7 @@ func messageOf(row *dialect.Row) (*message.Message, error) {
 		CausationID: pick(event.MetaCausationID, ""), Metadata: md, Data: row.Payload,
 	}
 	if row.Generation > 0 {
-		md[event.MetaGeneration] = fmt.Sprint(row.Generation)
+		md[event.MetaGeneration] = strconv.Itoa(row.Generation)
 	}
 	return env.Message(), nil
 }

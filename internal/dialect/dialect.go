@@ -14,7 +14,7 @@ import (
 // Name names a database product.
 type Name string
 
-// The databases that statements exist for.
+// SQLite is the database that statements exist for.
 const SQLite Name = "sqlite"
 
 // Sentinels that callers branch on with errors.Is.

@@ -238,9 +238,9 @@ func (o *sqliteOutbox) Blocked(ctx context.Context, ranges Mask, failed bool) (k
 	return keys, errors.Join(rows.Err(), rows.Close())
 }
 
-func (o *sqliteOutbox) AnyPending(ctx context.Context) (any bool, err error) {
-	err = o.anyPending.QueryRowContext(ctx).Scan(&any)
-	return any, err
+func (o *sqliteOutbox) AnyPending(ctx context.Context) (found bool, err error) {
+	err = o.anyPending.QueryRowContext(ctx).Scan(&found)
+	return found, err
 }
 
 // list returns seqs as a JSON array, so that a statement's text does not depend on their number.
