@@ -10,6 +10,7 @@ help: ## print this help
 
 test: ## run every test with the race detector, in random order
 	$(GO) test -race -shuffle=on -timeout 15m ./...
+	$(GO) test -run TestIncidentsStream -timeout 5m ./examples/fulfillment
 
 test-fast: ## run the tests without servers, root or race detector, in under 5 minutes
 	$(GO) test -short -timeout 5m ./...
