@@ -121,3 +121,14 @@ func TestRunOutlivesASweepThatFails(t *testing.T) {
 		_ = db.Close()
 	})
 }
+
+func TestRunIsSilentAboutASweepThatItsOwnEndInterrupted(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	b := newBundle(t, 1, inbox.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.in.Run(ctx); err != nil || log.Len() > 0 {
+		t.Errorf("Run: %v, log %q, want neither", err, log.String())
+	}
+}
