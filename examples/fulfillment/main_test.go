@@ -170,9 +170,9 @@ func awaitRows(t *testing.T, dir string) {
 // Killed in the middle and started again on the same directory: nothing is lost and the state is that of an undisturbed run.
 func TestKilledAndStartedAgainLosesNothing(t *testing.T) {
 	t.Parallel()
-	_, calm, _, _ := command(t, "--orders", "1500", "--seed", "9", "--chaos=false", "--json")
+	_, calm, _, _ := command(t, "--orders", "500", "--seed", "9", "--chaos=false", "--json")
 	keep := t.TempDir()
-	first := program(t, "--orders 1500 --seed 9 --chaos=false --json --keep "+keep)
+	first := program(t, "--orders 500 --seed 9 --chaos=false --json --keep "+keep)
 	if err := first.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestKilledAndStartedAgainLosesNothing(t *testing.T) {
 	if err := first.Wait(); err == nil {
 		t.Log("it was done before it could be killed")
 	}
-	status, r, _, stderr := command(t, "--orders", "1500", "--seed", "9", "--chaos=false", "--json", "--keep", keep)
+	status, r, _, stderr := command(t, "--orders", "500", "--seed", "9", "--chaos=false", "--json", "--keep", keep)
 	if status != exitHeld || r.StateSHA256 != calm.StateSHA256 || r.Lost+r.OrderViolations != 0 || r.Applied != calm.Applied {
 		t.Errorf("status %d, %+v, want state %s\n%s", status, r, calm.StateSHA256, stderr)
 	}
