@@ -134,10 +134,12 @@ func (l *Lanes[T]) laneOf(key string) *lane[T] {
 	if ln, ok := l.keys[key]; ok && key != "" {
 		return ln
 	}
-	ln := new(lane[T])
+	var ln *lane[T]
 	if n := len(l.free); n > 0 {
 		ln, l.free[n-1] = l.free[n-1], nil
 		l.free = l.free[:n-1]
+	} else {
+		ln = new(lane[T])
 	}
 	ln.key = key
 	if key != "" {

@@ -170,7 +170,10 @@ func awaitRows(t *testing.T, dir string) {
 // Killed in the middle and started again on the same directory: nothing is lost and the state is that of an undisturbed run.
 func TestKilledAndStartedAgainLosesNothing(t *testing.T) {
 	t.Parallel()
-	_, calm, _, _ := command(t, "--orders", "500", "--seed", "9", "--chaos=false", "--json")
+	status, calm, _, stderr := command(t, "--orders", "500", "--seed", "9", "--chaos=false", "--json")
+	if status != exitHeld {
+		t.Fatalf("undisturbed: status %d\n%s", status, stderr)
+	}
 	keep := t.TempDir()
 	first := program(t, "--orders 500 --seed 9 --chaos=false --json --keep "+keep)
 	if err := first.Start(); err != nil {

@@ -22,7 +22,8 @@ type delivery struct {
 	context.Context
 	transport.Delivery
 	cancel context.CancelCauseFunc
-	id     string
+	msg    *message.Message
+	worker *worker
 }
 
 // Value answers with the delivery itself, so that finding it costs no context of its own.
@@ -35,9 +36,20 @@ func (d *delivery) Value(key any) any {
 
 // worker has at most one delivery in flight.
 type worker struct {
+	ended chan struct{} // the current delivery was ended by somebody else
+
 	mu      sync.Mutex
 	current *delivery
 	cutBy   error // no further delivery once set
+}
+
+// stop ends the current delivery. The lock is held.
+func (w *worker) stop(cause error) {
+	w.current.cancel(cause)
+	select {
+	case w.ended <- struct{}{}:
+	default:
+	}
 }
 
 // cut ends the current delivery and makes the worker end after it. It reports whether there was one.
@@ -50,7 +62,7 @@ func (w *worker) cut(cause error) bool {
 	if w.current == nil {
 		return false
 	}
-	w.current.cancel(cause)
+	w.stop(cause)
 	return true
 }
 
@@ -58,10 +70,24 @@ func (w *worker) cut(cause error) bool {
 func (w *worker) begin(d *delivery) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.cutBy == nil {
-		w.current = d
+	if w.cutBy != nil {
+		return w.cutBy
 	}
-	return w.cutBy
+	w.current = d
+	select {
+	case <-w.ended: // of an earlier one, which had settled by then
+	default:
+	}
+	return nil
+}
+
+// takeBack ends d, which nobody has received, if it is still the current delivery.
+func (w *worker) takeBack(d *delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.current == d {
+		w.stop(transport.ErrShutdown)
+	}
 }
 
 func (w *worker) end() {
@@ -74,10 +100,10 @@ func (w *worker) end() {
 func (w *worker) expire(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.current == nil || w.current.id != id {
+	if w.current == nil || w.current.msg.UUID != id {
 		return false
 	}
-	w.current.cancel(transport.ErrLeaseLost)
+	w.stop(transport.ErrLeaseLost)
 	return true
 }
 
@@ -100,6 +126,7 @@ func (w *worker) run(sub *subscription) {
 // deliver hands out one message and settles it. It reports false when the worker is to end.
 func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool {
 	d, msg := sub.deliveryOf(taken.Item)
+	d.worker = w
 	defer d.cancel(context.Canceled)
 	if err := w.begin(d); err != nil {
 		sub.handBack(taken, err)
@@ -111,7 +138,7 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 	case <-sub.taking.Done():
 		sub.handBack(taken, context.Cause(d))
 		return false
-	case <-d.Done():
+	case <-w.ended:
 		sub.handBack(taken, context.Cause(d))
 		return true
 	}
@@ -127,25 +154,21 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 		}
 	case <-msg.Nacked():
 		taken.Retry(d.Delay())
-	case <-d.Done():
+	case <-w.ended:
 		sub.handBack(taken, context.Cause(d))
 	}
 	return true
 }
 
 func (sub *subscription) deliveryOf(e entry) (*delivery, *message.Message) {
-	d := &delivery{
-		id: e.uuid,
-		Delivery: transport.Delivery{
-			Topic: sub.topic, Group: sub.group.name, Key: e.key, Partition: -1, Deliveries: e.deliveries,
-		},
-	}
+	d := &delivery{Delivery: transport.Delivery{
+		Topic: sub.topic, Group: sub.group.name, Key: transport.Key(e.msg), Partition: -1, Deliveries: e.deliveries,
+	}}
 	d.Context, d.cancel = context.WithCancelCause(sub.values)
-	msg := message.NewMessage(e.uuid, slices.Clone(e.payload))
-	if len(e.metadata) > 0 {
-		msg.Metadata = maps.Clone(e.metadata)
-	}
+	msg := message.NewMessage(e.msg.UUID, slices.Clone(e.msg.Payload))
+	maps.Copy(msg.Metadata, e.msg.Metadata)
 	msg.SetContext(d)
+	d.msg = msg
 	return d, msg
 }
 

@@ -101,6 +101,7 @@ func newSubscription(ctx context.Context, t *Transport, tp *topic, cfg transport
 	}
 	sub.taking, sub.stopTaking = context.WithCancel(sub.values)
 	for i := range sub.workers {
+		sub.workers[i].ended = make(chan struct{}, 1)
 		sub.running.Go(func() { sub.workers[i].run(sub) })
 	}
 	go func() {
@@ -154,7 +155,7 @@ func (sub *subscription) takeBack() {
 				return
 			}
 			if d, ok := msg.Context().(*delivery); ok {
-				d.cancel(transport.ErrShutdown)
+				d.worker.takeBack(d)
 			}
 		default:
 			return

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +21,7 @@ type topic struct {
 
 	mu      sync.Mutex
 	groups  []*group
-	backlog []*stored // while there is no group
+	backlog []*message.Message // while there is no group
 	seen    window
 }
 
@@ -32,18 +31,11 @@ type group struct {
 	lanes *partition.Lanes[entry]
 }
 
-// stored is an accepted message. It is shared by groups and never changes.
-type stored struct {
-	uuid     string
-	key      string
-	metadata message.Metadata
-	payload  message.Payload
-	settle   *settlement
-}
-
-// entry is a stored message in one group.
+// entry is an accepted message in one group. The message is the publisher's own, which nobody changes any more; members get
+// copies.
 type entry struct {
-	*stored
+	msg        *message.Message
+	settle     *settlement
 	deliveries int
 }
 
@@ -54,22 +46,19 @@ type settlement struct {
 	fns  []func()
 }
 
-// groupDone counts one group's acknowledgement.
+// groupDone counts one group's acknowledgement. Only the last one finds what is to be called.
 func (s *settlement) groupDone() {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
-	s.left--
-	fns := s.fns
-	if s.left == 0 {
-		s.fns = nil
+	var fns []func()
+	if s.left--; s.left == 0 {
+		fns, s.fns = s.fns, nil
 	}
 	s.mu.Unlock()
-	if s.left == 0 {
-		for _, fn := range fns {
-			fn()
-		}
+	for _, fn := range fns {
+		fn()
 	}
 }
 
@@ -105,8 +94,8 @@ func (t *topic) group(name string) *group {
 		}
 	}
 	g := &group{name: name, lanes: partition.NewLanes[entry](partition.LanesConfig{MaxHeld: t.cfg.buffer})}
-	for _, s := range t.backlog {
-		_ = g.lanes.TryAdd(s.key, entry{stored: s}) // never full: the backlog has the buffer's bound
+	for _, msg := range t.backlog {
+		_ = g.lanes.TryAdd(transport.Key(msg), entry{msg: msg}) // never full: the backlog has the buffer's bound
 	}
 	t.backlog = nil
 	t.groups = append(slices.Clip(t.groups), g)
@@ -121,34 +110,35 @@ func (t *topic) accept(ctx context.Context, msg *message.Message) error {
 		return ctx.Err()
 	}
 	defer func() { t.turn <- struct{}{} }()
-	id := msg.UUID + "\x00" + msg.Metadata[event.MetaGeneration]
 	fn := transport.Settled(ctx)
+	var id string
 	if t.cfg.window > 0 {
+		id = msg.UUID + "\x00" + msg.Metadata[event.MetaGeneration]
 		if original := t.seen.find(id, t.cfg.window); original != nil {
 			original.notify(fn)
 			return nil
 		}
 	}
-	s := snapshot(msg)
+	e := entry{msg: msg}
 	if fn != nil || t.cfg.window > 0 {
-		s.settle = new(settlement)
+		e.settle = new(settlement)
 	}
-	for _, g := range t.route(s) {
-		if err := g.lanes.Add(ctx, s.key, entry{stored: s}); err != nil {
+	for _, g := range t.route(e) {
+		if err := g.lanes.Add(ctx, transport.Key(msg), e); err != nil {
 			return err
 		}
 	}
-	if s.settle != nil {
-		s.settle.notify(fn)
+	if e.settle != nil {
+		e.settle.notify(fn)
 	}
 	if t.cfg.window > 0 {
-		t.seen.add(id, s.settle)
+		t.seen.add(id, e.settle)
 	}
 	return nil
 }
 
-// route returns the groups that s goes to, all of which must acknowledge it; without any it keeps s for the first.
-func (t *topic) route(s *stored) []*group {
+// route returns the groups that e goes to, all of which must acknowledge it; without any it is kept for the first.
+func (t *topic) route(e entry) []*group {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.groups) == 0 {
@@ -156,11 +146,11 @@ func (t *topic) route(s *stored) []*group {
 			t.backlog[0] = nil
 			t.backlog = t.backlog[1:]
 		}
-		t.backlog = append(t.backlog, s)
+		t.backlog = append(t.backlog, e.msg)
 		return nil
 	}
-	if s.settle != nil {
-		s.settle.left = len(t.groups)
+	if e.settle != nil {
+		e.settle.left = len(t.groups)
 	}
 	return t.groups
 }
@@ -172,16 +162,6 @@ func (t *topic) close() {
 		g.lanes.Close()
 	}
 	t.backlog = nil
-}
-
-// snapshot copies msg, as sending it over a wire would.
-func snapshot(msg *message.Message) *stored {
-	return &stored{
-		uuid:     msg.UUID,
-		key:      transport.Key(msg),
-		metadata: maps.Clone(msg.Metadata),
-		payload:  slices.Clone(msg.Payload),
-	}
 }
 
 // window remembers ids for a while. It is used by whoever has the turn.
