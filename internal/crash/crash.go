@@ -33,9 +33,15 @@ func With(ctx context.Context, fn func(Point) error) context.Context {
 	return context.WithValue(ctx, key{}, fn)
 }
 
+// Hook returns what a test put into ctx, or nil: for those who would ask for every message.
+func Hook(ctx context.Context) func(Point) error {
+	fn, _ := ctx.Value(key{}).(func(Point) error)
+	return fn
+}
+
 // At reports that p was reached. It returns nil unless a test asked for a crash there.
 func At(ctx context.Context, p Point) error {
-	if fn, ok := ctx.Value(key{}).(func(Point) error); ok {
+	if fn := Hook(ctx); fn != nil {
 		return fn(p)
 	}
 	return nil

@@ -113,9 +113,7 @@ func (w *worker) run(sub *subscription) {
 		if err != nil {
 			return
 		}
-		if crash.At(sub.values, crash.Delivered) != nil {
-			sub.crash()
-		}
+		sub.passes(crash.Delivered)
 		taken.Item.deliveries++
 		if !w.deliver(sub, taken) {
 			return
@@ -149,9 +147,7 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 	case <-msg.Acked():
 		taken.Done()
 		taken.Item.settle.groupDone()
-		if crash.At(sub.values, crash.Acked) != nil {
-			sub.crash()
-		}
+		sub.passes(crash.Acked)
 	case <-msg.Nacked():
 		taken.Retry(d.Delay())
 	case <-w.ended:
@@ -183,6 +179,13 @@ func (sub *subscription) handBack(taken *partition.Taken[entry], cause error) {
 		taken.Item.deliveries--
 	}
 	taken.Retry(0)
+}
+
+// passes lets a test crash the member at a point of the path.
+func (sub *subscription) passes(p crash.Point) {
+	if sub.hook != nil && sub.hook(p) != nil {
+		sub.crash()
+	}
 }
 
 // crash makes the member vanish as a killed process would: it takes nothing in, settles nothing, and what it holds comes

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/seambus/seambus/internal/crash"
 	"github.com/seambus/seambus/transport"
 )
 
@@ -81,6 +82,7 @@ type subscription struct {
 	group     *group
 	out       chan *message.Message
 	values    context.Context // Subscribe's, without its cancellation
+	hook      func(crash.Point) error
 
 	taking     context.Context
 	stopTaking context.CancelFunc
@@ -96,6 +98,7 @@ func newSubscription(ctx context.Context, t *Transport, tp *topic, cfg transport
 		transport: t, topic: tp.name, group: tp.group(cfg.Group),
 		out:     make(chan *message.Message, cfg.Concurrency),
 		values:  context.WithoutCancel(ctx),
+		hook:    crash.Hook(ctx),
 		workers: make([]worker, cfg.Concurrency),
 		stopped: make(chan struct{}),
 	}
