@@ -14,7 +14,7 @@ func Of(key string, n int) int {
 	if n < 1 {
 		panic("partition: number of partitions must be at least 1")
 	}
-	return int(Hash(key) % uint32(n))
+	return int(Hash(key)) % n // 31 bits: never negative, and n may be any int
 }
 
 // Shard returns the shard of key, from 0 to [Shards]-1. It takes other bits of the hash than [Of] does for the usual

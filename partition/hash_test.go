@@ -68,6 +68,7 @@ func FuzzHash(f *testing.F) {
 	for _, s := range []string{"", "a", "ab", "abc", "abcd", "\x00\xff", "4711"} {
 		f.Add(s, 3)
 	}
+	f.Add("", 1<<31-1)
 	f.Fuzz(func(t *testing.T, key string, n int) {
 		if n < 1 {
 			return
@@ -79,6 +80,26 @@ func FuzzHash(f *testing.F) {
 			t.Errorf("Shard(%q) = %d", key, s)
 		}
 	})
+}
+
+func TestOfTakesAnyPositiveNumber(t *testing.T) {
+	t.Parallel()
+	for n := 1; n > 0; n <<= 1 { // of 1<<32 the lower 32 bits are zero
+		if got, want := partition.Of("foobar", n), int(partition.Hash("foobar"))%n; got != want {
+			t.Errorf("Of(foobar, %d) = %d, want %d", n, got, want)
+		}
+	}
+}
+
+func BenchmarkHash(b *testing.B) {
+	for _, key := range []string{"4711", "018f9c1e-7b6a-7c3d-9a52-0d2f6b1c8e4a"} {
+		b.Run(fmt.Sprintf("%d bytes", len(key)), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				partition.Hash(key)
+			}
+		})
+	}
 }
 
 func ExampleOf() {
