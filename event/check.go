@@ -5,16 +5,23 @@ import (
 	"unicode/utf8"
 )
 
-// check holds the limits that no transport and no database may have to refuse later.
+const unlimited = 1<<31 - 1
+
+// check holds the limits that no transport and no database may have to refuse later, for events that leave and for
+// events that arrive: text that a column refuses would fail every attempt, and its dead letter too.
 func (e *Envelope) check() error {
-	for _, f := range []struct {
+	for _, f := range [...]struct {
 		name, value string
 		least, most int
 	}{
 		{"id", e.ID, 1, MaxIDBytes},
-		{"type", e.Type, 1, MaxTypeBytes},
+		{"type", e.Type, 0, MaxTypeBytes},
 		{"partition key", e.PartitionKey, 0, MaxKeyBytes},
 		{"schema version", e.SchemaVersion, 0, MaxIDBytes},
+		{"source", e.Source, 0, unlimited},
+		{"subject", e.Subject, 0, unlimited},
+		{"correlation id", e.CorrelationID, 0, unlimited},
+		{"causation id", e.CausationID, 0, unlimited},
 	} {
 		if len(f.value) < f.least || len(f.value) > f.most {
 			return fmt.Errorf("%s has %d bytes, want %d to %d: %w", f.name, len(f.value), f.least, f.most, ErrInvalid)
@@ -27,8 +34,8 @@ func (e *Envelope) check() error {
 }
 
 func printable(s string) bool {
-	for _, r := range s {
-		if r < 0x20 || r == 0x7f {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] == 0x7f {
 			return false
 		}
 	}

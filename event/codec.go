@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"reflect"
 )
 
 // Codec turns event values into payload bytes and back. It must be safe for concurrent use.
@@ -34,11 +36,14 @@ func (JSON) Marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// Unmarshal decodes the one JSON value in data into v. An empty payload is an error.
+// Unmarshal decodes the one JSON value in data into v. An empty payload is an error, and so is null where v points to a
+// struct: encoding/json would leave it as it was, and the event would be handled as if all its fields were zero.
 func (JSON) Unmarshal(data []byte, v any) error {
-	err := json.Unmarshal(data, v)
-	if len(bytes.TrimSpace(data)) == 0 {
-		return errors.Join(errors.New("empty payload"), io.ErrUnexpectedEOF)
+	switch text := bytes.TrimSpace(data); {
+	case len(text) == 0:
+		return fmt.Errorf("empty payload: %w", io.ErrUnexpectedEOF)
+	case string(text) == "null" && reflect.Indirect(reflect.ValueOf(v)).Kind() == reflect.Struct:
+		return errors.New("payload is null, want an object")
 	}
-	return err
+	return json.Unmarshal(data, v)
 }

@@ -54,7 +54,7 @@ func (d *DeadLetter) Annotated() *message.Message {
 		MetaDeadTopic: d.Topic, MetaDeadGroup: d.Group, MetaDeadHandler: d.Handler,
 		MetaDeadFirst: formatTime(d.FirstAttempt), MetaDeadTime: formatTime(d.Time),
 	} {
-		if v != "" {
+		if delete(msg.Metadata, k); v != "" { // nothing may be left of an earlier death
 			msg.Metadata[k] = v
 		}
 	}

@@ -35,7 +35,8 @@ type Envelope struct {
 	Data []byte
 }
 
-// Message returns a new message that carries e. The payload is shared, not copied.
+// Message returns a new message that carries e. The payload is shared, not copied. The fields of e alone say what its
+// attributes are: an attribute that Metadata has beside them, as that of [FromMessage] does, is overridden or left out.
 func (e *Envelope) Message() *message.Message {
 	msg := message.NewMessage(e.ID, e.Data)
 	maps.Copy(msg.Metadata, e.Metadata)
@@ -47,9 +48,11 @@ func (e *Envelope) writeTo(md message.Metadata) {
 	md[MetaSpecVersion] = specVersion
 	md[MetaID] = e.ID
 	set := func(key, value string) {
-		if value != "" {
-			md[key] = value
+		if value == "" {
+			delete(md, key)
+			return
 		}
+		md[key] = value
 	}
 	set(MetaSource, e.Source)
 	set(MetaType, e.Type)
@@ -59,17 +62,17 @@ func (e *Envelope) writeTo(md message.Metadata) {
 	set(MetaPartitionKey, e.PartitionKey)
 	set(MetaCorrelationID, e.CorrelationID)
 	set(MetaCausationID, e.CausationID)
-	if !e.Time.IsZero() {
-		md[MetaTime] = e.Time.UTC().Format(time.RFC3339Nano)
-	}
+	set(MetaTime, formatTime(e.Time))
+	sequence := ""
 	if e.HasVersion {
-		md[MetaSequence] = FormatSequence(e.Version)
+		sequence = FormatSequence(e.Version)
 	}
+	set(MetaSequence, sequence)
 }
 
 // FromMessage reads the envelope of msg. A message without CloudEvents attributes, from a plain Watermill service, gives
 // an envelope whose ID is the message's UUID and whose Type may be empty. The result shares payload and metadata with
-// msg. A malformed attribute or a missing id is a contract break ([ErrContract] holds).
+// msg. A malformed attribute, one that cannot be kept as text, or a missing id is a contract break ([ErrContract] holds).
 func FromMessage(msg *message.Message) (*Envelope, error) {
 	md := msg.Metadata
 	if v, ok := md[MetaSpecVersion]; ok && v != specVersion {
@@ -84,11 +87,11 @@ func FromMessage(msg *message.Message) (*Envelope, error) {
 	if e.ID == "" {
 		e.ID = msg.UUID
 	}
-	if e.ID == "" || len(e.ID) > MaxIDBytes {
-		return nil, Contract(fmt.Errorf("event: id has %d bytes, want 1 to %d", len(e.ID), MaxIDBytes))
+	if err := e.check(); err != nil {
+		return nil, Contract(fmt.Errorf("event: read envelope: %w", err))
 	}
 	if err := e.parse(md); err != nil {
-		return nil, Contract(err)
+		return nil, Contract(fmt.Errorf("event: read envelope: %w", err))
 	}
 	return e, nil
 }
@@ -96,15 +99,16 @@ func FromMessage(msg *message.Message) (*Envelope, error) {
 func (e *Envelope) parse(md message.Metadata) error {
 	if v, ok := md[MetaTime]; ok {
 		t, err := time.Parse(time.RFC3339Nano, v)
-		if err != nil {
-			return fmt.Errorf("event: %s is %.40q, want RFC 3339", MetaTime, v)
+		t = t.UTC() // whose year may have five digits where the local one had four
+		if err != nil || t.Year() < 0 || t.Year() > 9999 {
+			return fmt.Errorf("%s is %.40q, want RFC 3339: %w", MetaTime, v, ErrInvalid)
 		}
-		e.Time = t.UTC()
+		e.Time = t
 	}
 	if v, ok := md[MetaSequence]; ok {
 		n, err := strconv.ParseUint(v, 10, 64)
 		if err != nil {
-			return fmt.Errorf("event: %s is %.40q, want digits", MetaSequence, v)
+			return fmt.Errorf("%s is %.40q, want digits: %w", MetaSequence, v, ErrInvalid)
 		}
 		e.Version, e.HasVersion = n, true
 	}
@@ -115,7 +119,8 @@ func (e *Envelope) parse(md message.Metadata) error {
 func FormatSequence(version uint64) string { return fmt.Sprintf("%020d", version) }
 
 // Decoder turns a raw message into an envelope, for topics whose producer does not speak CloudEvents. It must not modify
-// the message and may share its payload. An error is a contract break. It is called once per delivery and must be safe
+// the message and may share its payload. An error is a contract break, and so is an envelope without an id: no inbox could
+// tell such events apart. It is called once per delivery and must be safe
 // for concurrent use.
 type Decoder func(*message.Message) (*Envelope, error)
 
@@ -134,8 +139,14 @@ func Attach(msg *message.Message, decode Decoder) {
 	}
 	p := new(parsed)
 	p.env, p.err = decode(msg)
-	if p.err == nil && p.env == nil {
+	switch {
+	case p.err != nil:
+	case p.env == nil:
 		p.err = errors.New("event: the decoder returned no envelope")
+	default:
+		if err := p.env.check(); err != nil {
+			p.err = fmt.Errorf("event: the decoder's envelope: %w", err)
+		}
 	}
 	if p.err != nil {
 		p.env, p.err = nil, Contract(p.err)

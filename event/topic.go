@@ -46,7 +46,7 @@ func NewTopic(name string, examples ...Event) *Topic {
 }
 
 // TryTopic is [NewTopic] with an error, which names every problem at once: an invalid name, no types, a nil example, an
-// empty or repeated wire name.
+// empty, unprintable or repeated wire name, a type listed twice, a pointer, an optional method with a pointer receiver.
 func TryTopic(name string, examples ...Event) (*Topic, error) {
 	t := &Topic{
 		name:  name,
@@ -81,12 +81,37 @@ func (t *Topic) add(i int, ex Event) error {
 	case taken:
 		return fmt.Errorf("event: topic %q: wire name %q of %s is taken by %s", t.name, wire, rt, t.types[wire])
 	}
+	if !printable(wire) {
+		return fmt.Errorf("event: topic %q: wire name %.80q of %s has control characters or invalid UTF-8", t.name, wire, rt)
+	}
+	if method := onPointerOnly(rt); method != "" {
+		return fmt.Errorf("event: topic %q: %s of %s has a pointer receiver and would be passed over, give it a value receiver",
+			t.name, method, rt)
+	}
 	if other, ok := t.names[rt]; ok {
 		return fmt.Errorf("event: topic %q: %s is listed twice, as %q and %q", t.name, rt, other, wire)
 	}
 	t.types[wire], t.names[rt] = rt, wire
 	t.order = append(t.order, wire)
 	return nil
+}
+
+// onPointerOnly names an optional method that a pointer to rt has and rt itself has not: recording the value would ignore
+// it without a word.
+func onPointerOnly(rt reflect.Type) string {
+	for _, optional := range []struct {
+		of     reflect.Type
+		method string
+	}{
+		{reflect.TypeFor[Versioned](), "AggregateVersion"},
+		{reflect.TypeFor[Identified](), "EventID"},
+		{reflect.TypeFor[Schematic](), "SchemaVersion"},
+	} {
+		if reflect.PointerTo(rt).Implements(optional.of) && !rt.Implements(optional.of) {
+			return optional.method
+		}
+	}
+	return ""
 }
 
 // WithCodec returns a copy of t that encodes with c, and decodes with c whatever carries its content type. Payloads in
@@ -186,14 +211,14 @@ func (t *Topic) Decode(env *Envelope) (Event, error) {
 	if err := codec.Unmarshal(env.Data, ptr.Interface()); err != nil {
 		return nil, Contract(fmt.Errorf("event: decode %q: %w", env.Type, err))
 	}
-	e, ok := reflect.TypeAssert[Event](ptr.Elem())
-	if !ok {
-		return nil, Contract(fmt.Errorf("event: decode %q: %s is no event", env.Type, rt))
-	}
-	if v, ok := e.(Validator); ok {
+	if v, ok := ptr.Interface().(Validator); ok { // asked of the pointer, which has the methods of both receivers
 		if err := v.Validate(); err != nil {
 			return nil, Contract(fmt.Errorf("event: validate %q: %w", env.Type, err))
 		}
+	}
+	e, ok := reflect.TypeAssert[Event](ptr.Elem())
+	if !ok {
+		return nil, Contract(fmt.Errorf("event: decode %q: %s is no event", env.Type, rt))
 	}
 	return e, nil
 }
@@ -208,7 +233,7 @@ func (t *Topic) codec(contentType string) (Codec, error) {
 		return nil, fmt.Errorf("%s is %.80q: %w", MetaContentType, contentType, err)
 	}
 	for _, c := range t.codecs {
-		if c.ContentType() == media {
+		if own := c.ContentType(); own == media || own == contentType {
 			return c, nil
 		}
 	}

@@ -58,14 +58,25 @@ func RetryAfter(err error, d time.Duration) error {
 	return &verdictError{err: err, delay: max(d, 0)}
 }
 
-// Delay returns the delay that [RetryAfter] asked for, and whether it did.
-func Delay(err error) (time.Duration, bool) {
-	for v, ok := errors.AsType[*verdictError](err); ok; v, ok = errors.AsType[*verdictError](v.err) {
-		if v.verdict == nil {
-			return v.delay, true
+// Delay returns the delay that [RetryAfter] asked for, and whether it did, however the error was wrapped since. Of one
+// delay inside another the outer counts, of several joined errors the longest.
+func Delay(err error) (delay time.Duration, asked bool) {
+	switch e := any(err).(type) {
+	case *verdictError:
+		if e.verdict == nil {
+			return e.delay, true
+		}
+		return Delay(e.err)
+	case interface{ Unwrap() error }:
+		return Delay(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, joined := range e.Unwrap() {
+			if d, ok := Delay(joined); ok {
+				delay, asked = max(delay, d), true
+			}
 		}
 	}
-	return 0, false
+	return delay, asked
 }
 
 // Error classes, as metrics and dead letters name them.

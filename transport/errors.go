@@ -65,15 +65,19 @@ func (e *PublishError) Unwrap() []error {
 }
 
 // Failed returns the failures of err by index: those of a [PublishError], or, for any other error, err for each of n
-// messages, since a publisher that says no more may have sent nothing. A nil err gives nil.
+// messages, since a publisher that says no more may have sent nothing. The same holds for a PublishError that is joined
+// with other errors, names no message, or names one that was not in the call: taking a lost message for sent is the one
+// mistake that nobody could mend. A nil err gives nil; no value of the result is nil.
 func Failed(err error, n int) map[int]error {
 	if err == nil {
 		return nil
 	}
 	failed := make(map[int]error, n)
-	if pe, ok := errors.AsType[*PublishError](err); ok {
+	if pe := soleCause(err); pe != nil && pe.covers(n) {
 		for _, f := range pe.Failures {
-			failed[f.Index] = f.Err
+			if failed[f.Index] = f.Err; f.Err == nil {
+				failed[f.Index] = err
+			}
 		}
 		return failed
 	}
@@ -81,4 +85,23 @@ func Failed(err error, n int) map[int]error {
 		failed[i] = err
 	}
 	return failed
+}
+
+// soleCause returns the PublishError that err wraps and nothing else beside it, or nil.
+func soleCause(err error) *PublishError {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if pe, ok := any(err).(*PublishError); ok {
+			return pe
+		}
+	}
+	return nil
+}
+
+func (e *PublishError) covers(n int) bool {
+	for _, f := range e.Failures {
+		if f.Index < 0 || f.Index >= n {
+			return false
+		}
+	}
+	return len(e.Failures) > 0
 }

@@ -86,6 +86,29 @@ func TestFailedNamesMessagesByTheirPlace(t *testing.T) {
 	}
 }
 
+// Whatever a publisher leaves unsaid counts as not sent: sending twice can be mended, taking a lost message for sent cannot.
+func TestFailedTakesNothingUnsaidForSent(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	one := func(i int, err error) *transport.PublishError {
+		return &transport.PublishError{Topic: "orders", Failures: []transport.Failure{{Index: i, ID: "x", Err: err}}}
+	}
+	for name, err := range map[string]error{
+		"names nobody":       &transport.PublishError{Topic: "orders"},
+		"index too high":     one(2, boom),
+		"index negative":     one(-1, boom),
+		"joined with others": errors.Join(one(0, boom), errors.New("connection reset")),
+		"two joined":         errors.Join(one(0, boom), one(1, boom)),
+	} {
+		if f := transport.Failed(err, 2); len(f) != 2 || f[0] == nil || f[1] == nil {
+			t.Errorf("%s: %v, want both messages", name, f)
+		}
+	}
+	if f := transport.Failed(one(1, nil), 2); len(f) != 1 || f[1] == nil {
+		t.Errorf("a failure without an error: %v", f)
+	}
+}
+
 func TestLongPublishErrorsAreCut(t *testing.T) {
 	t.Parallel()
 	pe := &transport.PublishError{Topic: "orders"}
