@@ -24,9 +24,22 @@ type AttemptStore interface {
 // could not be written then.
 var ErrNoVerdict = errors.New("all attempts were spent and the last one left no verdict")
 
+// uncountedError says that the handler was not called because the call could not be counted: it spends no attempt.
+type uncountedError struct{ err error }
+
+func (e *uncountedError) Error() string { return fmt.Sprintf("middleware: count attempt: %v", e.err) }
+
+func (e *uncountedError) Unwrap() error { return e.err }
+
+func isUncounted(err error) bool {
+	_, ok := errors.AsType[*uncountedError](err)
+	return ok
+}
+
 // Attempts counts the calls of what is inside it and tells [Attempt], [Retry] and [DeadLetter]. A call that was cut off by
 // shutdown or a lost lease is given back. Inside a [Retry] whose attempts are spent already, the handler is not called any
-// more ([ErrNoVerdict]). A store that breaks fails the attempt, uncounted, before the handler is called.
+// more ([ErrNoVerdict]). A store that breaks fails the delivery before the handler is called: that spends no attempt, and
+// the event is never given up for it.
 func Attempts(store AttemptStore) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -34,7 +47,7 @@ func Attempts(store AttemptStore) message.HandlerMiddleware {
 			ctx := msg.Context()
 			n, err := store.Begin(ctx, k)
 			if err != nil {
-				return nil, fmt.Errorf("middleware: count attempt: %w", err)
+				return nil, &uncountedError{err}
 			}
 			lasting := context.WithoutCancel(ctx)
 			c.attempt = n

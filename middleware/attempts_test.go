@@ -95,6 +95,24 @@ type brokenStore struct{ middleware.AttemptStore }
 
 func (brokenStore) Begin(context.Context, middleware.Key) (int, error) { return 0, errBoom }
 
+// A broken store is no reason to give an event up, however often it is delivered.
+func TestBrokenStoreSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	dead, calls := new(letters), 0
+	h := chain(failing(0, &calls), middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 2, Jitter: full}),
+		middleware.Attempts(brokenStore{}))
+	for n := range 5 {
+		msg := newMessage("1")
+		d := deliver(t.Context(), msg, n+1)
+		if _, err := h(msg); !errors.Is(err, errBoom) || d.Delay() <= 0 {
+			t.Errorf("delivery %d: %v with delay %v, want the store's error and a pause", n+1, err, d.Delay())
+		}
+	}
+	if calls != 0 || len(dead.all) != 0 {
+		t.Errorf("%d calls, %d letters; want none", calls, len(dead.all))
+	}
+}
+
 func TestAttemptsCallNobodyUncounted(t *testing.T) {
 	t.Parallel()
 	calls := 0

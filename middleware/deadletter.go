@@ -69,6 +69,9 @@ func DeadLetter(store event.DeadLetters, opts ...DeadLetterOption) message.Handl
 
 // isFinal reports whether no attempt follows err.
 func (c *call) isFinal(err error) bool {
+	if isUncounted(err) {
+		return false
+	}
 	if errors.Is(err, event.ErrPermanent) || !c.retries {
 		return true
 	}

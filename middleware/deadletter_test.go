@@ -70,7 +70,7 @@ func TestDeadLetterHasADeadlineOfItsOwn(t *testing.T) {
 
 func TestDeadLetterNeverGivesUpACutOffHandler(t *testing.T) {
 	t.Parallel()
-	for _, cause := range []error{transport.ErrShutdown, transport.ErrLeaseLost, context.Canceled} {
+	for _, cause := range []error{transport.ErrShutdown, transport.ErrLeaseLost, context.Canceled, errors.New("deploy")} {
 		dead := new(letters)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		msg := newMessage("1")

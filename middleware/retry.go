@@ -142,6 +142,8 @@ func (p RetryPolicy) run(next message.HandlerFunc, msg *message.Message) ([]*mes
 			return nil, err
 		case spent, errors.Is(err, event.ErrPermanent):
 			return nil, err
+		case isUncounted(err):
+			calls, c.attempt = calls-1, 1 // the store is broken, not the event
 		case c.attempt >= p.MaxAttempts:
 			return nil, &ExhaustedError{Attempts: c.attempt, Err: err}
 		}

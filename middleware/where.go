@@ -41,12 +41,7 @@ func keyOf(msg *message.Message) Key {
 	return k
 }
 
-// cutOff reports whether the delivery was taken away from its handler: by a lost lease, a shutdown, or, in a plain
-// router, by the cancellation of the message's context. What the handler returned then is nobody's fault.
-func cutOff(ctx context.Context) bool {
-	if ctx.Err() == nil {
-		return false
-	}
-	cause := context.Cause(ctx)
-	return errors.Is(cause, transport.ErrShutdown) || errors.Is(cause, transport.ErrLeaseLost) || errors.Is(cause, context.Canceled)
-}
+// cutOff reports whether the delivery was taken away from its handler: its context was cancelled, by a lost lease, a
+// shutdown or, in a plain router, whatever stopped it. What the handler returned then is nobody's fault. A deadline on the
+// context is the handler's own.
+func cutOff(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
