@@ -25,6 +25,7 @@ type Bus struct {
 	mu       sync.Mutex
 	subs     []*subscription
 	problems []error
+	late     []error // registered after Run had begun
 	started  bool
 
 	ready    chan struct{}        // closed once every subscription is up
@@ -37,7 +38,9 @@ type Bus struct {
 func New(t transport.Transport, opts ...Option) (*Bus, error) {
 	c := defaults()
 	for _, o := range opts {
-		o.applyBus(&c)
+		if o != nil {
+			o.applyBus(&c)
+		}
 	}
 	if t == nil {
 		c.errs = append(c.errs, errors.New("transport is nil"))

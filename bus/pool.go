@@ -7,13 +7,17 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-var errGoexit = errors.New("bus: the handler ended its goroutine")
+var (
+	errGoexit = errors.New("bus: the handler ended its goroutine")
+	errClosed = errors.New("bus: the subscription has ended")
+)
 
 // pool runs a subscription's chain on goroutines that live as long as the subscription. The router starts a goroutine for
 // each message; the chain is deep enough to make such a new stack grow, and be copied, every time.
 type pool struct {
 	chain message.HandlerFunc
 	calls chan *poolCall
+	quit  chan struct{}
 	spare sync.Pool
 	wg    sync.WaitGroup
 }
@@ -24,7 +28,7 @@ type poolCall struct {
 }
 
 func newPool(chain message.HandlerFunc, size int) *pool {
-	p := &pool{chain: chain, calls: make(chan *poolCall)}
+	p := &pool{chain: chain, calls: make(chan *poolCall), quit: make(chan struct{})}
 	p.spare.New = func() any { return &poolCall{done: make(chan error, 1)} }
 	for range size {
 		p.wg.Go(p.work)
@@ -39,10 +43,15 @@ func (p *pool) work() {
 			p.wg.Go(p.work)
 		}
 	}()
-	for c := range p.calls {
-		p.call(c)
+	for {
+		select {
+		case c := <-p.calls:
+			p.call(c)
+		case <-p.quit:
+			ended = true
+			return
+		}
 	}
-	ended = true
 }
 
 func (p *pool) call(c *poolCall) {
@@ -56,15 +65,21 @@ func (p *pool) call(c *poolCall) {
 func (p *pool) handle(msg *message.Message) error {
 	c := p.spare.Get().(*poolCall)
 	c.msg = msg
-	p.calls <- c
+	select {
+	case p.calls <- c:
+	case <-p.quit:
+		return errClosed
+	}
 	err := <-c.done
 	c.msg = nil
 	p.spare.Put(c)
 	return err
 }
 
-// close ends the workers. Nothing may call handle any more.
-func (p *pool) close() {
-	close(p.calls)
-	p.wg.Wait()
+// close ends the workers; wait says whether to wait for those in a handler, too.
+func (p *pool) close(wait bool) {
+	close(p.quit)
+	if wait {
+		p.wg.Wait()
+	}
 }

@@ -17,6 +17,13 @@ import (
 // closeGrace is how long handlers whose contexts were cancelled at the drain deadline may take to notice.
 const closeGrace = 5 * time.Second
 
+// lateProblems returns what was registered after Run had begun.
+func (b *Bus) lateProblems() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return errors.Join(b.late...)
+}
+
 // member is one running subscription.
 type member struct {
 	*subscription
@@ -55,7 +62,8 @@ func (b *Bus) Run(ctx context.Context) error {
 }
 
 // Shutdown makes Run stop taking in, lets handlers finish until ctx ends, and returns what Run returns. Called before Run
-// it makes Run return at once. It may be called several times; the first call's deadline counts.
+// it makes Run return at once. It may be called several times; the first call's deadline counts. A handler must not call it:
+// it would wait for itself.
 func (b *Bus) Shutdown(ctx context.Context) error {
 	select {
 	case b.shutdown <- ctx:
@@ -97,11 +105,13 @@ func (b *Bus) run(ctx context.Context) error {
 	deadline, cancel := b.deadline(ctx, cause)
 	defer cancel()
 	errs := []error{cause.err}
-	errs = append(errs, background.stop())
+	background.cancel() // the relay takes nothing in any more either, while groups still acknowledge what it has sent
 	errs = append(errs, drain(deadline, members))
+	errs = append(errs, background.wait())
 	errs = append(errs, closeRouter(router, members), <-routerDone)
 	closeAll(members)
 	watching.Wait()
+	errs = append(errs, b.lateProblems())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("bus: run: %w", err)
 	}
@@ -170,6 +180,9 @@ func (b *Bus) host(ctx context.Context, members []*member) (*message.Router, <-c
 	case <-router.Running():
 		return router, done, nil
 	case err := <-done:
+		for _, m := range members {
+			m.pool.close(false)
+		}
 		return nil, nil, errors.Join(errors.New("router did not start"), err)
 	}
 }
@@ -221,9 +234,8 @@ func (b *Bus) inboxes() []*inbox.Inbox {
 	return all
 }
 
-// stop ends the background work and returns what failed in it.
-func (bg *background) stop() error {
-	bg.cancel()
+// wait returns what failed in the background work, once it has ended.
+func (bg *background) wait() error {
 	bg.wg.Wait()
 	return errors.Join(bg.errs...)
 }
@@ -288,14 +300,15 @@ func drain(ctx context.Context, members []*member) error {
 	return errors.Join(errs...)
 }
 
-// closeRouter ends the router and, with nothing in flight any more, the pools. A handler that ignores its cancelled context
-// beyond the grace keeps its pool.
+// closeRouter ends the router and the pools. A handler that ignores its cancelled context beyond the grace is left behind; its
+// goroutine ends when it returns.
 func closeRouter(router *message.Router, members []*member) error {
-	if err := router.Close(); err != nil {
-		return fmt.Errorf("%w: handlers ignore their cancelled contexts: %w", ErrDrain, err)
-	}
+	err := router.Close()
 	for _, m := range members {
-		m.pool.close()
+		m.pool.close(err == nil)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: handlers ignore their cancelled contexts: %w", ErrDrain, err)
 	}
 	return nil
 }

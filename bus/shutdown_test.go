@@ -3,6 +3,7 @@ package bus_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -168,6 +169,41 @@ func TestSubscriptionThatEndsByItselfEndsRun(t *testing.T) {
 		r.cancel()
 		if err == nil || !strings.Contains(err.Error(), "orders/g ended by itself") {
 			t.Errorf("Run = %v", err)
+		}
+	})
+}
+
+func TestSubscribingAfterRunIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, topic := newBus(t, newMemory(t)), orders()
+		bus.Subscribe(b, topic, "g", bus.Ignore[placed](), bus.Ignore[delivered]())
+		r := start(t, b)
+		bus.Handle(b, topic, "late", func(context.Context, placed) error { return nil })
+		if err := r.stop(); !errors.Is(err, bus.ErrStarted) || !strings.Contains(err.Error(), "orders/late") {
+			t.Errorf("Run = %v, want ErrStarted naming the subscription", err)
+		}
+	})
+}
+
+// A handler that ends its goroutine, as t.FailNow does, is a failed attempt and costs no worker.
+func TestHandlerThatEndsItsGoroutineIsAFailedAttempt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, topic, calls := newBus(t, newMemory(t)), orders(), 0
+		bus.Handle(b, topic, "g", func(context.Context, placed) error {
+			if calls++; calls == 1 {
+				runtime.Goexit()
+			}
+			return nil
+		}, bus.Ignore[delivered](), bus.WithConcurrency(1))
+		r := start(t, b)
+		if err := b.Publish(t.Context(), topic, placed{OrderID: 1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // virtual
+		if err := r.stop(); err != nil || calls != 2 {
+			t.Errorf("%d calls, Run = %v", calls, err)
 		}
 	})
 }

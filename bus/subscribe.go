@@ -37,7 +37,7 @@ func Handle[E event.Event](
 }
 
 // Subscribe handles several event types of topic for group, in their order: give it an [On] or [Ignore] for each type.
-// Problems are collected and reported by [Bus.Run].
+// Problems are collected and reported by [Bus.Run]; a call after Run has begun is logged, and reported when Run ends.
 func Subscribe(b *Bus, topic *event.Topic, group string, opts ...SubscribeOption) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,12 +46,16 @@ func Subscribe(b *Bus, topic *event.Topic, group string, opts ...SubscribeOption
 		b.problems = append(b.problems, fmt.Errorf("subscribe group %q: topic is nil", group))
 		return
 	case b.started:
-		b.problems = append(b.problems, fmt.Errorf("subscribe %s/%s: %w", topic.Name(), group, ErrStarted))
+		err := fmt.Errorf("subscribe %s/%s: %w", topic.Name(), group, ErrStarted)
+		b.config.logger.Error("subscription ignored", "error", err)
+		b.late = append(b.late, err)
 		return
 	}
 	s := b.subscription(topic, group)
 	for _, o := range opts {
-		o.applySubscription(s)
+		if o != nil {
+			o.applySubscription(s)
+		}
 	}
 }
 

@@ -2,8 +2,11 @@ package middleware
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -112,7 +115,18 @@ func (d *deadLetter) letter(msg *message.Message, c *call, err error) *event.Dea
 	if env, envErr := event.Of(msg); envErr == nil {
 		letter.ID, letter.Source, letter.Key = env.ID, env.Source, env.PartitionKey
 	}
+	if letter.Class == event.ClassContract && msg.Metadata[event.MetaID] == "" {
+		letter.ID = foreignID(letter.ID, msg.Payload)
+	}
 	return letter
+}
+
+// foreignID tells apart the letters about messages from producers who keep no contract, and so may have given the same id,
+// or none, to different messages; of one message it is always the same.
+func foreignID(id string, payload []byte) string {
+	sum := sha256.Sum256(payload)
+	const room = event.MaxIDBytes - 1 - 2*8
+	return strings.ToValidUTF8(id[:min(len(id), room)], "") + "#" + hex.EncodeToString(sum[:8])
 }
 
 // PublishDeadLetters keeps letters on a topic of pub: the message with its bytes and metadata, its key, and what happened

@@ -133,6 +133,26 @@ func TestDeadLetterCannotFailByWhatItCarries(t *testing.T) {
 	}
 }
 
+// Producers who keep no contract give one id, or none, to different messages: none of them may take another's place.
+func TestDeadLettersOfForeignMessagesAreToldApart(t *testing.T) {
+	t.Parallel()
+	dead := new(letters)
+	h := chain(func(*message.Message) ([]*message.Message, error) { return nil, event.Contract(errBoom) }, middleware.DeadLetter(dead))
+	seen := make(map[string]int)
+	for _, m := range []*message.Message{
+		message.NewMessage("same", []byte("one")), message.NewMessage("same", []byte("two")), message.NewMessage("same", []byte("one")),
+		message.NewMessage("", []byte("one")), message.NewMessage("\xff", []byte("one")), newMessage("e-1"),
+	} {
+		if _, err := h(m); err != nil {
+			t.Fatal(err)
+		}
+		seen[dead.all[len(dead.all)-1].ID]++
+	}
+	if len(seen) != 4 || seen["e-1"] != 1 {
+		t.Errorf("ids %v, want the repeated message's twice, one more of its kind, one without an id, and e-1", seen)
+	}
+}
+
 type recordingPublisher struct{ sent map[string][]*message.Message }
 
 func (p *recordingPublisher) Publish(topic string, msgs ...*message.Message) error {

@@ -33,11 +33,27 @@ func (r *relay) mark(ctx context.Context, done <-chan struct{}) {
 		case <-r.marked:
 			r.linger(done)
 		case <-done:
-			for r.dead() == nil && ctx.Err() == nil && r.markSome(ctx) {
-			}
+			r.markDown(ctx, 0)
 			return
 		}
-		for r.dead() == nil && ctx.Err() == nil && r.markSome(ctx) {
+		r.markDown(ctx, markBatch-1)
+	}
+}
+
+// markDown marks what is collected, one batch at least, until no more than rest is left; that lingers for company.
+func (r *relay) markDown(ctx context.Context, rest int) {
+	for r.dead() == nil && ctx.Err() == nil && r.markSome(ctx) {
+		r.mu.Lock()
+		left := len(r.marks)
+		if left > 0 && left <= rest { // came meanwhile, and found the queue not empty: nobody has signalled it
+			select {
+			case r.marked <- struct{}{}:
+			default:
+			}
+		}
+		r.mu.Unlock()
+		if left <= rest {
+			return
 		}
 	}
 }
@@ -62,7 +78,7 @@ func (r *relay) linger(done <-chan struct{}) {
 	}
 }
 
-// markSome marks what is collected. It reports whether there may be a full batch more.
+// markSome marks a batch of what is collected. It reports false if it could not.
 func (r *relay) markSome(ctx context.Context) bool {
 	r.mu.Lock()
 	n := min(len(r.marks), markBatch)
@@ -71,7 +87,6 @@ func (r *relay) markSome(ctx context.Context) bool {
 	if len(r.marks) == 0 {
 		r.marks = nil
 	}
-	more := len(r.marks) >= markBatch
 	r.mu.Unlock()
 	for token, seqs := range byToken(batch) {
 		if !r.markToken(ctx, token, seqs) {
@@ -88,7 +103,7 @@ func (r *relay) markSome(ctx context.Context) bool {
 			r.die(err)
 		}
 	}
-	return more
+	return true
 }
 
 // markToken does not give up while the database refuses: what was sent must not be sent again for want of patience.

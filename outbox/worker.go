@@ -25,7 +25,7 @@ type taken = partition.Taken[*item]
 
 // work publishes until ctx ends; late outlives ctx for a call that has begun.
 func (r *relay) work(ctx, late context.Context) {
-	for {
+	for ctx.Err() == nil { // taking does not ask while there is something to take
 		probe, err := r.gate.enter(ctx)
 		if err != nil {
 			return

@@ -29,6 +29,8 @@ type app struct {
 	db       monolith.DB
 	monolith *monolith.Monolith
 	service  *service.Service
+
+	elsewhere int64 `wire:"-"` // rows recorded here that others published, or that were known before
 }
 
 // files are the two databases.

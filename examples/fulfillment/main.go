@@ -57,7 +57,10 @@ func run(stop context.Context, args []string, stdout io.Writer, stderr *os.File)
 		return fail(stderr, err)
 	}
 	r, err := a.run(ctx, stop, src, newProgress(stderr))
-	if err = errors.Join(err, src.Close()); err != nil {
+	if closeErr := src.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
 		return fail(stderr, err)
 	}
 	if o.json {

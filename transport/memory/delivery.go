@@ -113,6 +113,10 @@ func (w *worker) run(sub *subscription) {
 		if err != nil {
 			return
 		}
+		if sub.taking.Err() != nil { // taking does not ask while there is something to take
+			taken.Retry(0)
+			return
+		}
 		sub.passes(crash.Delivered)
 		taken.Item.deliveries++
 		if !w.deliver(sub, taken) {

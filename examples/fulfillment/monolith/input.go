@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,7 @@ type Input struct {
 	reader *bufio.Reader
 	close  []io.Closer
 	line   int
+	some   bool // a line that was not blank
 }
 
 // OpenInput opens a .jsonl or .jsonl.gz file, or standard input for "-".
@@ -76,7 +78,7 @@ func (in *Input) Next() (Line, error) {
 			return Line{}, fmt.Errorf("input %s:%d: %w", in.name, in.line+1, err)
 		}
 		if len(raw) == 0 {
-			if in.line == 0 {
+			if !in.some {
 				return Line{}, fmt.Errorf("input %s: %w", in.name, ErrEmpty)
 			}
 			return Line{}, io.EOF
@@ -86,6 +88,7 @@ func (in *Input) Next() (Line, error) {
 		if len(raw) == 0 {
 			continue
 		}
+		in.some = true
 		l := Line{ID: fmt.Sprintf("%s:%d", in.name, in.line), Raw: raw}
 		l.Event, l.Err = parse(raw)
 		if l.Err != nil {
@@ -135,6 +138,9 @@ func parse(raw []byte) (e contract.OrderStatusChanged, err error) {
 	}
 	if missing != nil {
 		return e, fmt.Errorf("%s missing", strings.Join(missing, ", "))
+	}
+	if *fields.Version > math.MaxInt64 {
+		return e, fmt.Errorf("version is %d, want at most %d", *fields.Version, math.MaxInt64)
 	}
 	return contract.OrderStatusChanged{
 		ID: *fields.ID, OrderID: *fields.OrderID, Status: *fields.Status, Version: *fields.Version, OccurredAt: fields.OccurredAt,
