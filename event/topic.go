@@ -211,7 +211,7 @@ func (t *Topic) Decode(env *Envelope) (Event, error) {
 	if err := codec.Unmarshal(env.Data, ptr.Interface()); err != nil {
 		return nil, Contract(fmt.Errorf("event: decode %q: %w", env.Type, err))
 	}
-	if v, ok := ptr.Interface().(Validator); ok { // asked of the pointer, which has the methods of both receivers
+	if v, ok := reflect.TypeAssert[Validator](ptr); ok { // asked of the pointer, which has the methods of both receivers
 		if err := v.Validate(); err != nil {
 			return nil, Contract(fmt.Errorf("event: validate %q: %w", env.Type, err))
 		}
