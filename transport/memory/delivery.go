@@ -3,9 +3,9 @@ package memory
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -17,21 +17,73 @@ import (
 // errCrashed is the cause of deliveries whose member died: their leases run on.
 var errCrashed = errors.New("member crashed")
 
-// delivery is a message in flight and the context it travels with, in one piece.
+// delivery is a message in flight and the context it travels with, in one piece. What a context costs beyond that is spent
+// only when somebody asks for it: a handler that neither waits nor looks up values does not.
 type delivery struct {
-	context.Context
 	transport.Delivery
-	cancel context.CancelCauseFunc
-	msg    *message.Message
+	id     string
+	values context.Context // Subscribe's, without its cancellation
 	worker *worker
+
+	mu     sync.Mutex
+	ctx    context.Context // once asked for
+	cancel context.CancelCauseFunc
+	cause  error // once ended
 }
 
-// Value answers with the delivery itself, so that finding it costs no context of its own.
+// end cancels the context. Only the first cause counts.
+func (d *delivery) end(cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cause != nil {
+		return
+	}
+	d.cause = cause
+	if d.cancel != nil {
+		d.cancel(cause)
+	}
+}
+
+// why returns the cause of the end, or nil before.
+func (d *delivery) why() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cause
+}
+
+func (d *delivery) full() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx == nil {
+		d.ctx, d.cancel = context.WithCancelCause(d.values)
+		if d.cause != nil {
+			d.cancel(d.cause)
+		}
+	}
+	return d.ctx
+}
+
+// Deadline says that there is none.
+func (d *delivery) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done ends with the delivery: by settlement, a lost lease, or a shutdown.
+func (d *delivery) Done() <-chan struct{} { return d.full().Done() }
+
+// Err is context.Canceled once the delivery has ended.
+func (d *delivery) Err() error {
+	if d.why() != nil {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Value answers with the delivery itself, so that finding it costs no context of its own. Everything else, context.Cause
+// among it, asks a context of the standard library, which knows its children.
 func (d *delivery) Value(key any) any {
 	if key == transport.DeliveryKey() {
 		return &d.Delivery
 	}
-	return d.Context.Value(key)
+	return d.full().Value(key)
 }
 
 // worker has at most one delivery in flight.
@@ -45,7 +97,7 @@ type worker struct {
 
 // stop ends the current delivery. The lock is held.
 func (w *worker) stop(cause error) {
-	w.current.cancel(cause)
+	w.current.end(cause)
 	select {
 	case w.ended <- struct{}{}:
 	default:
@@ -100,7 +152,7 @@ func (w *worker) end() {
 func (w *worker) expire(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.current == nil || w.current.msg.UUID != id {
+	if w.current == nil || w.current.id != id {
 		return false
 	}
 	w.stop(transport.ErrLeaseLost)
@@ -129,7 +181,7 @@ func (w *worker) run(sub *subscription) {
 func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool {
 	d, msg := sub.deliveryOf(taken.Item)
 	d.worker = w
-	defer d.cancel(context.Canceled)
+	defer d.end(context.Canceled)
 	if err := w.begin(d); err != nil {
 		sub.handBack(taken, err)
 		return false
@@ -138,10 +190,10 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 	select {
 	case sub.out <- msg:
 	case <-sub.taking.Done():
-		sub.handBack(taken, context.Cause(d))
+		sub.handBack(taken, d.why())
 		return false
 	case <-w.ended:
-		sub.handBack(taken, context.Cause(d))
+		sub.handBack(taken, d.why())
 		return true
 	}
 	if sub.taking.Err() != nil { // a drain began while it was being sent
@@ -155,20 +207,23 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 	case <-msg.Nacked():
 		taken.Retry(d.Delay())
 	case <-w.ended:
-		sub.handBack(taken, context.Cause(d))
+		sub.handBack(taken, d.why())
 	}
 	return true
 }
 
 func (sub *subscription) deliveryOf(e entry) (*delivery, *message.Message) {
-	d := &delivery{Delivery: transport.Delivery{
-		Topic: sub.topic, Group: sub.group.name, Key: transport.Key(e.msg), Partition: -1, Deliveries: e.deliveries,
-	}}
-	d.Context, d.cancel = context.WithCancelCause(sub.values)
-	msg := message.NewMessage(e.msg.UUID, slices.Clone(e.msg.Payload))
-	maps.Copy(msg.Metadata, e.msg.Metadata)
+	d := &delivery{
+		Delivery: transport.Delivery{
+			Topic: sub.topic, Group: sub.group.name, Key: e.key, Partition: -1, Deliveries: e.deliveries,
+		},
+		id: e.uuid, values: sub.values,
+	}
+	msg := message.NewMessage(e.uuid, slices.Clone(e.payload))
+	for _, h := range e.metadata {
+		msg.Metadata[h.name] = h.value
+	}
 	msg.SetContext(d)
-	d.msg = msg
 	return d, msg
 }
 

@@ -441,6 +441,7 @@ func TestBytesAndMetadataArriveUnchangedAndUnaliased(t *testing.T) {
 		}
 		want := sent.Copy()
 		publish(t, b, "orders", sent)
+		sent.Payload[0], sent.Metadata["h0"] = 'x', "changed by the publisher"
 		m := expect(t, one, "m")
 		m.Payload[0], m.Metadata["h1"] = 'y', "changed by a handler"
 		m.Nack()

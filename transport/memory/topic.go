@@ -21,7 +21,7 @@ type topic struct {
 
 	mu      sync.Mutex
 	groups  []*group
-	backlog []*message.Message // while there is no group
+	backlog []*stored // while there is no group
 	seen    window
 }
 
@@ -31,11 +31,22 @@ type group struct {
 	lanes *partition.Lanes[entry]
 }
 
-// entry is an accepted message in one group. The message is the publisher's own, which nobody changes any more; members get
-// copies.
+// stored is an accepted message, copied as sending it over a wire would: the publisher may use its own again. It is shared
+// by groups and never changes; members get copies.
+type stored struct {
+	uuid     string
+	key      string
+	payload  message.Payload
+	metadata []header
+	settle   *settlement
+	few      [4]header // where metadata of the usual length lies
+}
+
+type header struct{ name, value string }
+
+// entry is a stored message in one group.
 type entry struct {
-	msg        *message.Message
-	settle     *settlement
+	*stored
 	deliveries int
 }
 
@@ -94,8 +105,8 @@ func (t *topic) group(name string) *group {
 		}
 	}
 	g := &group{name: name, lanes: partition.NewLanes[entry](partition.LanesConfig{MaxHeld: t.cfg.buffer})}
-	for _, msg := range t.backlog {
-		_ = g.lanes.TryAdd(transport.Key(msg), entry{msg: msg}) // never full: the backlog has the buffer's bound
+	for _, s := range t.backlog {
+		_ = g.lanes.TryAdd(s.key, entry{stored: s}) // never full: the backlog has the buffer's bound
 	}
 	t.backlog = nil
 	t.groups = append(slices.Clip(t.groups), g)
@@ -119,26 +130,26 @@ func (t *topic) accept(ctx context.Context, msg *message.Message) error {
 			return nil
 		}
 	}
-	e := entry{msg: msg}
+	s := snapshot(msg)
 	if fn != nil || t.cfg.window > 0 {
-		e.settle = new(settlement)
+		s.settle = new(settlement)
 	}
-	for _, g := range t.route(e) {
-		if err := g.lanes.Add(ctx, transport.Key(msg), e); err != nil {
+	for _, g := range t.route(s) {
+		if err := g.lanes.Add(ctx, s.key, entry{stored: s}); err != nil {
 			return err
 		}
 	}
-	if e.settle != nil {
-		e.settle.notify(fn)
+	if s.settle != nil {
+		s.settle.notify(fn)
 	}
 	if t.cfg.window > 0 {
-		t.seen.add(id, e.settle)
+		t.seen.add(id, s.settle)
 	}
 	return nil
 }
 
-// route returns the groups that e goes to, all of which must acknowledge it; without any it is kept for the first.
-func (t *topic) route(e entry) []*group {
+// route returns the groups that s goes to, all of which must acknowledge it; without any it is kept for the first.
+func (t *topic) route(s *stored) []*group {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.groups) == 0 {
@@ -146,11 +157,11 @@ func (t *topic) route(e entry) []*group {
 			t.backlog[0] = nil
 			t.backlog = t.backlog[1:]
 		}
-		t.backlog = append(t.backlog, e.msg)
+		t.backlog = append(t.backlog, s)
 		return nil
 	}
-	if e.settle != nil {
-		e.settle.left = len(t.groups)
+	if s.settle != nil {
+		s.settle.left = len(t.groups)
 	}
 	return t.groups
 }
@@ -162,6 +173,15 @@ func (t *topic) close() {
 		g.lanes.Close()
 	}
 	t.backlog = nil
+}
+
+func snapshot(msg *message.Message) *stored {
+	s := &stored{uuid: msg.UUID, key: transport.Key(msg), payload: slices.Clone(msg.Payload)}
+	s.metadata = s.few[:0]
+	for name, value := range msg.Metadata {
+		s.metadata = append(s.metadata, header{name, value})
+	}
+	return s
 }
 
 // window remembers ids for a while. It is used by whoever has the turn.
