@@ -130,7 +130,9 @@ func foreignID(id string, payload []byte) string {
 }
 
 // PublishDeadLetters keeps letters on a topic of pub: the message with its bytes and metadata, its key, and what happened
-// in additional metadata. It ends when the context of Put does, if pub honours its messages' contexts.
+// in additional metadata. Where that makes the message exceed a limit of the transport it is kept as it was delivered: a
+// letter that does not say why is better than a message that can never leave. Put ends when its context does, if pub honours
+// its messages' contexts.
 func PublishDeadLetters(pub message.Publisher, topic string) event.DeadLetters {
 	return &letterPublisher{pub: pub, topic: topic}
 }
@@ -141,10 +143,17 @@ type letterPublisher struct {
 }
 
 func (p *letterPublisher) Put(ctx context.Context, letter *event.DeadLetter) error {
-	msg := letter.Annotated()
-	msg.SetContext(ctx)
-	if err := p.pub.Publish(p.topic, msg); err != nil {
+	err := p.publish(ctx, letter.Annotated())
+	if errors.Is(err, transport.ErrTooLarge) {
+		err = p.publish(ctx, letter.Message.Copy())
+	}
+	if err != nil {
 		return fmt.Errorf("publish to %q: %w", p.topic, err)
 	}
 	return nil
+}
+
+func (p *letterPublisher) publish(ctx context.Context, msg *message.Message) error {
+	msg.SetContext(ctx)
+	return p.pub.Publish(p.topic, msg)
 }

@@ -153,6 +153,30 @@ func TestDeadLettersOfForeignMessagesAreToldApart(t *testing.T) {
 	}
 }
 
+// limitedPublisher is a transport on which the message fits and its annotations do not.
+type limitedPublisher struct {
+	recordingPublisher
+	limits transport.Limits
+}
+
+func (p *limitedPublisher) Publish(topic string, msgs ...*message.Message) error {
+	if err := p.limits.Check(msgs[0]); err != nil {
+		return err
+	}
+	return p.recordingPublisher.Publish(topic, msgs...)
+}
+
+func TestDeadLetterDoesNotFailForItsAnnotations(t *testing.T) {
+	t.Parallel()
+	msg := newMessage("e-1")
+	pub := &limitedPublisher{recordingPublisher{make(map[string][]*message.Message)}, transport.Limits{Headers: len(msg.Metadata)}}
+	_, err := chain(func(*message.Message) ([]*message.Message, error) { return nil, event.Permanent(errBoom) },
+		middleware.DeadLetter(middleware.PublishDeadLetters(pub, "dead")))(msg)
+	if err != nil || len(pub.sent["dead"]) != 1 || pub.sent["dead"][0].UUID != "e-1" {
+		t.Errorf("%v, sent %v", err, pub.sent)
+	}
+}
+
 type recordingPublisher struct{ sent map[string][]*message.Message }
 
 func (p *recordingPublisher) Publish(topic string, msgs ...*message.Message) error {

@@ -22,11 +22,14 @@ type DedupStore interface {
 
 // Dedup acknowledges an event that was handled before without calling the handler again. An id is remembered after success
 // only: a failed attempt never counts as seen. Of two copies at the same time, the second waits for what becomes of the
-// first. What it remembers in memory dies with the process; an inbox remembers in the handler's own transaction.
+// first. A message with neither id nor UUID is nobody's copy and always handled. What it remembers in memory dies with the process; an inbox remembers in the handler's own transaction.
 func Dedup(store DedupStore) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			k := keyOf(msg)
+			if k.ID == "" {
+				return next(msg)
+			}
 			handled, err := store.Claim(msg.Context(), k)
 			if err != nil {
 				return nil, fmt.Errorf("middleware: dedup: %w", err)

@@ -99,6 +99,20 @@ func TestDedupGivesTheClaimBackOnPanicAndCancel(t *testing.T) {
 	})
 }
 
+func TestMessagesWithoutAnIDAreNobodysCopies(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	h := chain(failing(0, &calls), middleware.Dedup(middleware.NewMemoryDedup(time.Hour, 10)))
+	for range 3 {
+		if _, err := h(message.NewMessage("", []byte("x"))); err != nil {
+			t.Error(err)
+		}
+	}
+	if calls != 3 {
+		t.Errorf("%d calls, want one for each message", calls)
+	}
+}
+
 func TestMemoryDedupIsBoundedByTimeAndNumber(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
