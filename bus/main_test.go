@@ -13,7 +13,11 @@ import (
 	"github.com/seambus/seambus/transport/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The benchmark's peer, Watermill's deduplicator, starts a cleaner that nothing can stop.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(
+		"github.com/ThreeDotsLabs/watermill/message/router/middleware.(*mapExpiringKeyRepository).cleanOutLoop"))
+}
 
 type placed struct {
 	OrderID int64  `json:"orderId"`
