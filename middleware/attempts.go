@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -18,6 +19,12 @@ type AttemptStore interface {
 	GiveBack(ctx context.Context, k Key) error
 	// Forget drops the count: the event is done or given up.
 	Forget(ctx context.Context, k Key) error
+}
+
+// AttemptTimes is what an [AttemptStore] may offer besides, for [DeadLetter] to write into its letters.
+type AttemptTimes interface {
+	// FirstAttempt returns when the first call that still counts was begun, or zero where that is not known.
+	FirstAttempt(ctx context.Context, k Key) (time.Time, error)
 }
 
 // ErrNoVerdict is the error of an event whose last attempt ended without one: the process died in it, or its dead letter
@@ -52,6 +59,7 @@ func Attempts(store AttemptStore) message.HandlerMiddleware {
 			lasting := context.WithoutCancel(ctx)
 			c.attempt = n
 			c.forget = func() { _ = store.Forget(lasting, k) }
+			c.times, c.key = store, k
 			if c.retries && n > c.maxAttempts {
 				return nil, &ExhaustedError{Attempts: n - 1, Err: ErrNoVerdict}
 			}
@@ -83,6 +91,7 @@ type memoryAttempts struct {
 type count struct {
 	key        Key
 	n          int
+	began      time.Time
 	prev, next *count
 }
 
@@ -99,7 +108,7 @@ func (s *memoryAttempts) Begin(_ context.Context, k Key) (int, error) {
 		c.n++
 		return c.n, nil
 	}
-	c := &count{key: k, n: 1, prev: s.last}
+	c := &count{key: k, n: 1, began: time.Now(), prev: s.last}
 	if s.last == nil {
 		s.first = c
 	} else {
@@ -111,6 +120,16 @@ func (s *memoryAttempts) Begin(_ context.Context, k Key) (int, error) {
 		s.drop(s.first)
 	}
 	return 1, nil
+}
+
+// FirstAttempt makes the store an AttemptTimes.
+func (s *memoryAttempts) FirstAttempt(_ context.Context, k Key) (time.Time, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.counts[k]; ok {
+		return c.began, nil
+	}
+	return time.Time{}, nil
 }
 
 func (s *memoryAttempts) GiveBack(_ context.Context, k Key) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -89,6 +90,25 @@ func TestSpentAttemptsCallTheHandlerNoMore(t *testing.T) {
 	if err != nil || calls != 0 || len(dead.all) != 1 || dead.all[0].Attempts != 3 || dead.all[0].Reason != middleware.ErrNoVerdict.Error() {
 		t.Errorf("%v, %d calls, letters %+v", err, calls, dead.all)
 	}
+}
+
+func TestDeadLetterSaysWhenTheFirstAttemptBegan(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dead, calls := new(letters), 0
+		h := chain(failing(99, &calls), middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 3}),
+			middleware.Attempts(middleware.NewMemoryAttempts()))
+		began := time.Now()
+		for n := range 3 {
+			msg := newMessage("1")
+			deliver(t.Context(), msg, n+1)
+			_, _ = h(msg)
+			time.Sleep(time.Hour) // virtual
+		}
+		if len(dead.all) != 1 || !dead.all[0].FirstAttempt.Equal(began) || !dead.all[0].Time.Equal(began.Add(2*time.Hour)) {
+			t.Errorf("letters %+v, want the first attempt at %v", dead.all, began)
+		}
+	})
 }
 
 type brokenStore struct{ middleware.AttemptStore }

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -13,6 +14,18 @@ type call struct {
 	maxAttempts int    // 0: no Retry around
 	retries     bool   // a Retry is around
 	forget      func() // drops the count once the verdict is final
+	times       AttemptStore
+	key         Key
+}
+
+// began returns when the first attempt began, or zero where nobody knows: a letter without a time is better than none.
+func (c *call) began(ctx context.Context) time.Time {
+	if times, ok := c.times.(AttemptTimes); ok {
+		if at, err := times.FirstAttempt(ctx, c.key); err == nil && !at.IsZero() {
+			return at.UTC()
+		}
+	}
+	return time.Time{}
 }
 
 type callKey struct{}

@@ -102,7 +102,7 @@ func (d *deadLetter) letter(msg *message.Message, c *call, err error) *event.Dea
 	letter := &event.DeadLetter{
 		Message: msg.Copy(), Topic: topicOf(ctx), Group: groupOf(ctx), Handler: d.handler,
 		ID: msg.UUID, Key: transport.Key(msg), Class: event.Class(err), Attempts: max(c.attempt, 1),
-		Time: time.Now().UTC(),
+		FirstAttempt: c.began(ctx), Time: time.Now().UTC(),
 	}
 	if letter.Handler == "" {
 		letter.Handler = message.HandlerNameFromCtx(ctx)
