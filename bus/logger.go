@@ -14,7 +14,7 @@ type routerLogger struct {
 	fields watermill.LogFields
 }
 
-func newRouterLogger(l *slog.Logger) watermill.LoggerAdapter { return routerLogger{log: l} }
+func newRouterLogger(l *slog.Logger) routerLogger { return routerLogger{log: l} }
 
 func (l routerLogger) Error(msg string, err error, fields watermill.LogFields) {
 	l.emit(slog.LevelWarn, msg, fields, slog.Any("error", err))

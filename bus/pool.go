@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -20,6 +21,7 @@ type pool struct {
 	quit  chan struct{}
 	spare sync.Pool
 	wg    sync.WaitGroup
+	busy  atomic.Int64
 }
 
 type poolCall struct {
@@ -56,7 +58,11 @@ func (p *pool) work() {
 
 func (p *pool) call(c *poolCall) {
 	err := errGoexit
-	defer func() { c.done <- err }()
+	p.busy.Add(1)
+	defer func() {
+		p.busy.Add(-1)
+		c.done <- err
+	}()
 	_, err = p.chain(c.msg)
 }
 
@@ -76,10 +82,13 @@ func (p *pool) handle(msg *message.Message) error {
 	return err
 }
 
-// close ends the workers; wait says whether to wait for those in a handler, too.
-func (p *pool) close(wait bool) {
+// close ends the workers, once the router has ended or given up waiting. It returns how many are still in a handler; these
+// end when it returns.
+func (p *pool) close() int {
 	close(p.quit)
-	if wait {
-		p.wg.Wait()
+	if n := p.busy.Load(); n > 0 {
+		return int(n)
 	}
+	p.wg.Wait()
+	return 0
 }

@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/inbox"
 	"github.com/seambus/seambus/transport"
 )
-
-// closeGrace is how long handlers whose contexts were cancelled at the drain deadline may take to notice.
-const closeGrace = 5 * time.Second
 
 // lateProblems returns what was registered after Run had begun.
 func (b *Bus) lateProblems() error {
@@ -31,7 +27,7 @@ type member struct {
 	pool       *pool
 	subscriber transport.Subscriber
 	messages   <-chan *message.Message
-	handler    *message.Handler
+	handler    *message.Handler // behind the last door; all of them end together
 }
 
 // Subscribe hands the router the channel that is already open: subscribing is done before the router is built, because a
@@ -91,9 +87,8 @@ func (b *Bus) run(ctx context.Context) error {
 		closeAll(members)
 		return fmt.Errorf("bus: subscribe: %w", err)
 	}
-	router, routerDone, err := b.host(liveCtx, members)
+	host, err := b.newHost(liveCtx, members)
 	if err != nil {
-		closeAll(members)
 		return fmt.Errorf("bus: %w", err)
 	}
 	failed := make(chan error, 1)
@@ -108,8 +103,8 @@ func (b *Bus) run(ctx context.Context) error {
 	background.cancel() // the relay takes nothing in any more either, while groups still acknowledge what it has sent
 	errs = append(errs, drain(deadline, members))
 	errs = append(errs, background.wait())
-	errs = append(errs, closeRouter(router, members), <-routerDone)
-	closeAll(members)
+	cut()
+	errs = append(errs, host.close())
 	watching.Wait()
 	errs = append(errs, b.lateProblems())
 	if err := errors.Join(errs...); err != nil {
@@ -161,30 +156,6 @@ func subscribe(ctx context.Context, members []*member) error {
 		m.messages = messages
 	}
 	return errors.Join(errs...)
-}
-
-// host runs the subscriptions in a Watermill router and returns once it is up. The channel gives what the router's Run
-// returned.
-func (b *Bus) host(ctx context.Context, members []*member) (*message.Router, <-chan error, error) {
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: closeGrace}, newRouterLogger(b.config.logger))
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, m := range members {
-		m.pool = newPool(m.chain, m.shared.concurrency)
-		m.handler = router.AddConsumerHandler(m.name(), m.topic.Name(), m, m.pool.handle)
-	}
-	done := make(chan error, 1)
-	go func() { done <- router.Run(ctx) }()
-	select {
-	case <-router.Running():
-		return router, done, nil
-	case err := <-done:
-		for _, m := range members {
-			m.pool.close(false)
-		}
-		return nil, nil, errors.Join(errors.New("router did not start"), err)
-	}
 }
 
 // background is what runs beside the subscriptions: relays and sweepers.
@@ -298,19 +269,6 @@ func drain(ctx context.Context, members []*member) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// closeRouter ends the router and the pools. A handler that ignores its cancelled context beyond the grace is left behind; its
-// goroutine ends when it returns.
-func closeRouter(router *message.Router, members []*member) error {
-	err := router.Close()
-	for _, m := range members {
-		m.pool.close(err == nil)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: handlers ignore their cancelled contexts: %w", ErrDrain, err)
-	}
-	return nil
 }
 
 func closeAll(members []*member) {
