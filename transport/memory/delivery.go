@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/internal/crash"
+	"github.com/seambus/seambus/internal/lazyctx"
 	"github.com/seambus/seambus/partition"
 	"github.com/seambus/seambus/transport"
 )
@@ -17,73 +18,20 @@ import (
 // errCrashed is the cause of deliveries whose member died: their leases run on.
 var errCrashed = errors.New("member crashed")
 
-// delivery is a message in flight and the context it travels with, in one piece. What a context costs beyond that is spent
-// only when somebody asks for it: a handler that neither waits nor looks up values does not.
+// delivery is a message in flight and the context it travels with, in one piece.
 type delivery struct {
 	transport.Delivery
+	lazyctx.Context
 	id     string
-	values context.Context // Subscribe's, without its cancellation
 	worker *worker
-
-	mu     sync.Mutex
-	ctx    context.Context // once asked for
-	cancel context.CancelCauseFunc
-	cause  error // once ended
 }
 
-// end cancels the context. Only the first cause counts.
-func (d *delivery) end(cause error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.cause != nil {
-		return
-	}
-	d.cause = cause
-	if d.cancel != nil {
-		d.cancel(cause)
-	}
-}
-
-// why returns the cause of the end, or nil before.
-func (d *delivery) why() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.cause
-}
-
-func (d *delivery) full() context.Context {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ctx == nil {
-		d.ctx, d.cancel = context.WithCancelCause(d.values)
-		if d.cause != nil {
-			d.cancel(d.cause)
-		}
-	}
-	return d.ctx
-}
-
-// Deadline says that there is none.
-func (d *delivery) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Done ends with the delivery: by settlement, a lost lease, or a shutdown.
-func (d *delivery) Done() <-chan struct{} { return d.full().Done() }
-
-// Err is context.Canceled once the delivery has ended.
-func (d *delivery) Err() error {
-	if d.why() != nil {
-		return context.Canceled
-	}
-	return nil
-}
-
-// Value answers with the delivery itself, so that finding it costs no context of its own. Everything else, context.Cause
-// among it, asks a context of the standard library, which knows its children.
+// Value answers with the delivery itself, so that finding it costs no context of its own.
 func (d *delivery) Value(key any) any {
 	if key == transport.DeliveryKey() {
 		return &d.Delivery
 	}
-	return d.full().Value(key)
+	return d.Context.Value(key)
 }
 
 // worker has at most one delivery in flight.
@@ -97,7 +45,7 @@ type worker struct {
 
 // stop ends the current delivery. The lock is held.
 func (w *worker) stop(cause error) {
-	w.current.end(cause)
+	w.current.End(cause)
 	select {
 	case w.ended <- struct{}{}:
 	default:
@@ -181,7 +129,7 @@ func (w *worker) run(sub *subscription) {
 func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool {
 	d, msg := sub.deliveryOf(taken.Item)
 	d.worker = w
-	defer d.end(context.Canceled)
+	defer d.End(context.Canceled)
 	if err := w.begin(d); err != nil {
 		sub.handBack(taken, err)
 		return false
@@ -190,10 +138,10 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 	select {
 	case sub.out <- msg:
 	case <-sub.taking.Done():
-		sub.handBack(taken, d.why())
+		sub.handBack(taken, d.Ended())
 		return false
 	case <-w.ended:
-		sub.handBack(taken, d.why())
+		sub.handBack(taken, d.Ended())
 		return true
 	}
 	if sub.taking.Err() != nil { // a drain began while it was being sent
@@ -207,7 +155,7 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 	case <-msg.Nacked():
 		taken.Retry(d.Delay())
 	case <-w.ended:
-		sub.handBack(taken, d.why())
+		sub.handBack(taken, d.Ended())
 	}
 	return true
 }
@@ -217,8 +165,9 @@ func (sub *subscription) deliveryOf(e entry) (*delivery, *message.Message) {
 		Delivery: transport.Delivery{
 			Topic: sub.topic, Group: sub.group.name, Key: e.key, Partition: -1, Deliveries: e.deliveries,
 		},
-		id: e.uuid, values: sub.values,
+		id: e.uuid,
 	}
+	d.Init(sub.values, time.Time{})
 	msg := message.NewMessage(e.uuid, slices.Clone(e.payload))
 	for _, h := range e.metadata {
 		msg.Metadata[h.name] = h.value
