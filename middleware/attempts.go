@@ -46,21 +46,23 @@ func isUncounted(err error) bool {
 // Attempts counts the calls of what is inside it and tells [Attempt], [Retry] and [DeadLetter]. A call that was cut off by
 // shutdown or a lost lease is given back. Inside a [Retry] whose attempts are spent already, the handler is not called any
 // more ([ErrNoVerdict]). A store that breaks fails the delivery before the handler is called: that spends no attempt, and
-// the event is never given up for it.
+// the event is never given up for it. A message with neither id nor UUID cannot be told from others and is not counted here.
 func Attempts(store AttemptStore) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			k, c := keyOf(msg), callOf(msg)
+			if k.ID == "" {
+				return next(msg)
+			}
 			ctx := msg.Context()
 			n, err := store.Begin(ctx, k)
 			if err != nil {
 				return nil, &uncountedError{err}
 			}
-			lasting := context.WithoutCancel(ctx)
-			c.attempt = n
-			c.forget = func() { _ = store.Forget(lasting, k) }
-			c.times, c.key = store, k
+			c.store, c.key = store, k
+			c.attempt.Store(int64(n))
 			if c.retries && n > c.maxAttempts {
+				c.giveBack() // nobody is called
 				return nil, &ExhaustedError{Attempts: n - 1, Err: ErrNoVerdict}
 			}
 			out, err := next(msg)
@@ -68,8 +70,7 @@ func Attempts(store AttemptStore) message.HandlerMiddleware {
 			case err == nil:
 				c.final()
 			case cutOff(ctx):
-				c.attempt--
-				_ = store.GiveBack(lasting, k) // failing to is one attempt too many at worst
+				c.giveBack()
 			}
 			return out, err
 		}

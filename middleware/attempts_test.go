@@ -158,3 +158,79 @@ func ExampleAttempts() {
 	// attempt 1
 	// attempt 2
 }
+
+// An event whose attempts are spent is not called any more, so however often its letter cannot be written, none is added.
+func TestWaitingForALetterSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	store, dead, calls := middleware.NewMemoryAttempts(), &letters{err: errBoom}, 0
+	h := chain(failing(99, &calls), middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 2}),
+		middleware.Attempts(store))
+	for n := range 5 {
+		msg := newMessage("1")
+		if deliver(t.Context(), msg, n+1); n == 4 {
+			dead.err = nil
+		}
+		_, _ = h(msg)
+	}
+	if calls != 2 || len(dead.all) != 1 || dead.all[0].Attempts != 2 {
+		t.Errorf("%d calls, letters %+v; want two attempts", calls, dead.all)
+	}
+}
+
+// Messages without any id would all be one.
+func TestMessagesWithoutAnIDAreNotCountedTogether(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	h := chain(failing(99, &calls), mustRetry(middleware.RetryPolicy{MaxAttempts: 2}), middleware.Attempts(middleware.NewMemoryAttempts()))
+	for range 3 {
+		msg := message.NewMessage("", nil)
+		deliver(t.Context(), msg, 1)
+		if _, err := h(msg); isExhausted(err) {
+			t.Errorf("a first delivery gave %v", err)
+		}
+	}
+	if calls != 3 {
+		t.Errorf("%d calls, want 3", calls)
+	}
+}
+
+// A message that a handler publishes with its own context, over a transport that keeps contexts, has attempts of its own.
+func TestPublishedWithTheHandlersContextIsAnotherMessage(t *testing.T) {
+	t.Parallel()
+	retry, store := mustRetry(middleware.RetryPolicy{MaxAttempts: 5}), middleware.NewMemoryAttempts()
+	var inner, after int
+	child := chain(func(m *message.Message) ([]*message.Message, error) {
+		inner = middleware.Attempt(m.Context())
+		return nil, nil
+	}, retry, middleware.Attempts(store))
+	msg := newMessage("parent")
+	for range 2 {
+		deliver(t.Context(), msg, 1)
+		_, _ = chain(func(m *message.Message) ([]*message.Message, error) {
+			out := newMessage("child")
+			out.SetContext(m.Context())
+			if _, err := child(out); err != nil {
+				t.Error(err)
+			}
+			after = middleware.Attempt(m.Context())
+			return nil, errBoom
+		}, retry, middleware.Attempts(store))(msg)
+	}
+	if inner != 1 || after != 2 {
+		t.Errorf("the child's attempt %d and then the parent's %d, want 1 and 2", inner, after)
+	}
+}
+
+// A handler may leave a goroutine behind that still asks.
+func TestAttemptMayBeAskedAtAnyTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		retry := mustRetry(middleware.RetryPolicy{MaxAttempts: 3, InitialDelay: time.Second})
+		_, _ = chain(func(m *message.Message) ([]*message.Message, error) {
+			ctx := m.Context()
+			go func() { time.Sleep(time.Second); _ = middleware.Attempt(ctx) }()
+			return nil, errBoom
+		}, retry, middleware.Attempts(middleware.NewMemoryAttempts()))(newMessage("1"))
+		time.Sleep(time.Minute)
+	})
+}

@@ -33,8 +33,8 @@ func WithPutTimeout(t time.Duration) DeadLetterOption {
 	return deadLetterOption(func(d *deadLetter) { d.timeout = t })
 }
 
-// retryPut is how long a message waits whose letter could not be written.
-const retryPut = 5 * time.Second
+// pausePut is how long a message waits whose letter could not be written.
+const pausePut = 5 * time.Second
 
 type deadLetter struct {
 	store   event.DeadLetters
@@ -44,7 +44,7 @@ type deadLetter struct {
 
 // DeadLetter gives up what cannot be handled: a permanent error, a contract break, or one that [Retry] has spent all
 // attempts on. It writes a letter about a copy of the message, and only then is the message acknowledged; if the letter
-// cannot be written the message stays. The write has a deadline of its own and does not see the handler's context. A handler
+// cannot be written the message stays, and is tried again 5 seconds later. The write has a deadline of its own and does not see the handler's context. A handler
 // that was cut off by shutdown or a lost lease is never given up.
 //
 // Without a Retry around or inside it, every error is final. Inside a Retry, where it does not belong, it waits for that
@@ -81,16 +81,15 @@ func (c *call) isFinal(err error) bool {
 	if _, spent := errors.AsType[*ExhaustedError](err); spent {
 		return true
 	}
-	return c.attempt >= c.maxAttempts && c.attempt > 0
+	attempt := int(c.attempt.Load())
+	return attempt >= c.maxAttempts && attempt > 0
 }
 
 func (d *deadLetter) put(msg *message.Message, c *call, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(msg.Context()), d.timeout)
 	defer cancel()
 	if putErr := d.store.Put(ctx, d.letter(msg, c, err)); putErr != nil {
-		if delivery, ok := transport.FromContext(msg.Context()); ok {
-			delivery.SetDelay(retryPut)
-		}
+		pause(msg.Context(), pausePut)
 		return fmt.Errorf("middleware: dead letter of %.80q: %w", msg.UUID, putErr)
 	}
 	c.final()
@@ -101,7 +100,7 @@ func (d *deadLetter) letter(msg *message.Message, c *call, err error) *event.Dea
 	ctx := msg.Context()
 	letter := &event.DeadLetter{
 		Message: msg.Copy(), Topic: topicOf(ctx), Group: groupOf(ctx), Handler: d.handler,
-		ID: msg.UUID, Key: transport.Key(msg), Class: event.Class(err), Attempts: max(c.attempt, 1),
+		ID: msg.UUID, Key: transport.Key(msg), Class: event.Class(err), Attempts: max(int(c.attempt.Load()), 1),
 		FirstAttempt: c.began(ctx), Time: time.Now().UTC(),
 	}
 	if letter.Handler == "" {
@@ -114,6 +113,9 @@ func (d *deadLetter) letter(msg *message.Message, c *call, err error) *event.Dea
 	letter.Reason = errtext.Clean(err)
 	if env, envErr := event.Of(msg); envErr == nil {
 		letter.ID, letter.Source, letter.Key = env.ID, env.Source, env.PartitionKey
+	}
+	if delivery, ok := transport.FromContext(ctx); ok && letter.Key == "" {
+		letter.Key = delivery.Key // the broker knows what the message does not say
 	}
 	if letter.Class == event.ClassContract && msg.Metadata[event.MetaID] == "" {
 		letter.ID = foreignID(letter.ID, msg.Payload)

@@ -197,3 +197,28 @@ func ExampleDeadLetter() {
 	}
 	// Output: e-1 no such order print 41
 }
+
+// In a plain router a nack is redelivered at once: while no letter can be written that must not become a storm.
+func TestUnwrittenLetterHoldsAPlainRouterBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dead, began := &letters{err: errBoom}, time.Now()
+		msg := newMessage("1")
+		msg.SetContext(t.Context())
+		_, err := chain(func(*message.Message) ([]*message.Message, error) { return nil, event.Permanent(errBoom) },
+			middleware.DeadLetter(dead))(msg)
+		if err == nil || time.Since(began) != 5*time.Second {
+			t.Errorf("%v after %v, want an error after 5s", err, time.Since(began))
+		}
+	})
+}
+
+func TestDeadLetterHasTheBrokersKeyWhereTheMessageHasNone(t *testing.T) {
+	t.Parallel()
+	dead, msg := new(letters), message.NewMessage("foreign", []byte("{"))
+	deliver(t.Context(), msg, 1)
+	_, _ = chain(func(*message.Message) ([]*message.Message, error) { return nil, event.Permanent(errBoom) }, middleware.DeadLetter(dead))(msg)
+	if len(dead.all) != 1 || dead.all[0].Key != "41" {
+		t.Errorf("letters %+v, want the delivery's key", dead.all)
+	}
+}

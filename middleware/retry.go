@@ -129,11 +129,14 @@ func (p RetryPolicy) run(next message.HandlerFunc, msg *message.Message) ([]*mes
 	outer := msg.Context()
 	delivery, remote := transport.FromContext(outer)
 	for calls := 1; ; calls++ {
-		if c.attempt = calls; remote {
-			c.attempt = max(delivery.Deliveries, 1)
-		} // Attempts inside knows better
+		count := calls
+		if remote {
+			count = max(delivery.Deliveries, 1)
+		}
+		c.attempt.Store(int64(count)) // Attempts inside knows better
 		out, err := next(msg)
 		msg.SetContext(outer)
+		attempt := int(c.attempt.Load())
 		_, spent := errors.AsType[*ExhaustedError](err)
 		switch {
 		case err == nil:
@@ -143,11 +146,11 @@ func (p RetryPolicy) run(next message.HandlerFunc, msg *message.Message) ([]*mes
 		case spent, errors.Is(err, event.ErrPermanent):
 			return nil, err
 		case isUncounted(err):
-			calls, c.attempt = calls-1, 1 // the store is broken, not the event
-		case c.attempt >= p.MaxAttempts:
-			return nil, &ExhaustedError{Attempts: c.attempt, Err: err}
+			calls, attempt = calls-1, 1 // the store is broken, not the event
+		case attempt >= p.MaxAttempts:
+			return nil, &ExhaustedError{Attempts: attempt, Err: err}
 		}
-		wait := p.delay(c.attempt, err)
+		wait := p.delay(attempt, err)
 		if remote {
 			delivery.SetDelay(wait)
 			return nil, err

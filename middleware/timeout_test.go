@@ -46,3 +46,14 @@ func ExampleTimeout() {
 	}, middleware.Timeout(time.Millisecond))
 	// Output: context deadline exceeded
 }
+
+func TestNoTimeoutLeavesTheContextAlone(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{0, -time.Second} {
+		msg := newMessage("1")
+		_, err := chain(func(m *message.Message) ([]*message.Message, error) { return nil, m.Context().Err() }, middleware.Timeout(d))(msg)
+		if err != nil {
+			t.Errorf("Timeout(%v) gave %v", d, err)
+		}
+	}
+}

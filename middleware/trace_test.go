@@ -82,3 +82,35 @@ func ExampleTrace() {
 	}
 	// Output: process orders
 }
+
+// sampler remembers what it was told when it had to decide.
+type sampler struct {
+	sdktrace.Sampler
+	seen map[string]string
+}
+
+func (s sampler) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
+	for _, a := range p.Attributes {
+		s.seen[string(a.Key)] = a.Value.Emit()
+	}
+	return s.Sampler.ShouldSample(p)
+}
+
+func TestTraceTellsTheSamplerAndSurvivesAPanic(t *testing.T) {
+	t.Parallel()
+	spans, s := tracetest.NewSpanRecorder(), sampler{sdktrace.AlwaysSample(), make(map[string]string)}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithSampler(s))
+	msg := newMessage("e-1")
+	deliver(t.Context(), msg, 1).Partition = 7
+	h := chain(func(*message.Message) ([]*message.Message, error) { panic("boom") }, middleware.Recover(), middleware.Trace(provider))
+	if _, err := h(msg); err == nil {
+		t.Error("the panic was swallowed")
+	}
+	if s.seen["messaging.destination.name"] != "orders" || s.seen["messaging.destination.partition.id"] != "7" ||
+		s.seen["messaging.operation.name"] != "process" {
+		t.Errorf("the sampler saw %v", s.seen)
+	}
+	if ended := spans.Ended(); len(ended) != 1 || ended[0].Status().Code != codes.Error {
+		t.Errorf("spans %v, want one that failed", ended)
+	}
+}

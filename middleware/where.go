@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -33,6 +34,7 @@ type Key struct {
 }
 
 // keyOf returns the key of msg, by its UUID where it cannot be read as an envelope: a contract break is counted too.
+// Of a message that has neither id nor UUID the ID is empty: all such messages would be one, so nobody may remember them.
 func keyOf(msg *message.Message) Key {
 	k := Key{Group: groupOf(msg.Context()), ID: msg.UUID}
 	if env, err := event.Of(msg); err == nil {
@@ -45,3 +47,13 @@ func keyOf(msg *message.Message) Key {
 // shutdown or, in a plain router, whatever stopped it. What the handler returned then is nobody's fault. A deadline on the
 // context is the handler's own.
 func cutOff(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
+
+// pause holds back the message's next delivery, for a failure that is not the message's and that no Retry spaces out: by its
+// delivery, or in a plain router by waiting here, since a nack there is redelivered at once.
+func pause(ctx context.Context, d time.Duration) {
+	if delivery, ok := transport.FromContext(ctx); ok {
+		delivery.SetDelay(d)
+		return
+	}
+	_ = sleep(ctx, d)
+}

@@ -39,7 +39,7 @@ type stored struct {
 	payload  message.Payload
 	metadata []header
 	settle   *settlement
-	few      [4]header // where metadata of the usual length lies
+	few      [8]header // where metadata of the usual length lies
 }
 
 type header struct{ name, value string }
