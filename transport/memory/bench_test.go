@@ -24,33 +24,39 @@ const (
 )
 
 // BenchmarkRouter compares this transport with Watermill's GoChannel below the same bare router: 500-byte payloads over 1,000
-// keys, one publisher, a handler that does nothing. This one keeps order per key and shares among groups; GoChannel does
-// neither.
+// keys, one publisher, a handler that does nothing. This one keeps order per key and shares among the members of a group, so
+// that several router handlers may divide its messages; GoChannel would give every one of them each message. One router handler
+// is a serial pipeline that keeps little more than one processor busy.
 func BenchmarkRouter(b *testing.B) {
-	b.Run("memory", func(b *testing.B) {
-		t := memory.New()
-		defer t.Close()
-		sub, err := t.Subscriber(transport.SubscriberConfig{Group: "bench"})
-		if err != nil {
-			b.Fatal(err)
-		}
-		last := make([]int, benchKeys)
-		benchRouter(b, t.Publisher(), sub, func(m *message.Message) {
-			key, _ := strconv.Atoi(m.Metadata[event.MetaPartitionKey])
-			n, _ := strconv.Atoi(m.UUID)
-			if n < last[key] {
-				b.Errorf("key %d: %d after %d", key, n, last[key])
-			}
-			last[key] = n
-		})
-	})
+	for _, handlers := range []int{1, 4} {
+		b.Run(fmt.Sprintf("memory/handlers=%d", handlers), func(b *testing.B) { benchMemory(b, handlers) })
+	}
 	b.Run("gochannel", func(b *testing.B) {
 		g := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 1024}, watermill.NopLogger{})
-		benchRouter(b, g, g, func(*message.Message) {})
+		benchRouter(b, g, g, 1, func(*message.Message) {})
 	})
 }
 
-func benchRouter(b *testing.B, pub message.Publisher, sub message.Subscriber, check func(*message.Message)) {
+func benchMemory(b *testing.B, handlers int) {
+	b.Helper()
+	t := memory.New()
+	defer t.Close()
+	sub, err := t.Subscriber(transport.SubscriberConfig{Group: "bench", Concurrency: transport.DefaultConcurrency / handlers})
+	if err != nil {
+		b.Fatal(err)
+	}
+	last := make([]int, benchKeys)
+	benchRouter(b, t.Publisher(), sub, handlers, func(m *message.Message) {
+		key, _ := strconv.Atoi(m.Metadata[event.MetaPartitionKey])
+		n, _ := strconv.Atoi(m.UUID)
+		if n < last[key] {
+			b.Errorf("key %d: %d after %d", key, n, last[key])
+		}
+		last[key] = n
+	})
+}
+
+func benchRouter(b *testing.B, pub message.Publisher, sub message.Subscriber, handlers int, check func(*message.Message)) {
 	b.Helper()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
@@ -59,12 +65,14 @@ func benchRouter(b *testing.B, pub message.Publisher, sub message.Subscriber, ch
 	window := make(chan struct{}, benchWindow)
 	var handled sync.WaitGroup
 	handled.Add(b.N)
-	router.AddNoPublisherHandler("bench", "bench", sub, func(m *message.Message) error {
-		check(m)
-		<-window
-		handled.Done()
-		return nil
-	})
+	for i := range handlers {
+		router.AddNoPublisherHandler(fmt.Sprint("bench-", i), "bench", sub, func(m *message.Message) error {
+			check(m)
+			<-window
+			handled.Done()
+			return nil
+		})
+	}
 	go router.Run(context.Background())
 	<-router.Running()
 	msgs := make([]*message.Message, b.N)
