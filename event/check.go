@@ -34,10 +34,12 @@ func (e *Envelope) check() error {
 }
 
 func printable(s string) bool {
+	ascii := true
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] == 0x7f {
 			return false
 		}
+		ascii = ascii && s[i] < utf8.RuneSelf
 	}
-	return utf8.ValidString(s)
+	return ascii || utf8.ValidString(s)
 }

@@ -134,11 +134,21 @@ type parsed struct {
 // Attach parses msg with decode (nil means [FromMessage]) and keeps the result, error included, in the message's context,
 // where [Of] finds it. The bus calls it once per delivery, so that middleware need not parse again.
 func Attach(msg *message.Message, decode Decoder) {
-	if decode == nil {
-		decode = FromMessage
-	}
 	p := new(parsed)
-	p.env, p.err = decode(msg)
+	if decode == nil {
+		p.env, p.err = FromMessage(msg)
+	} else {
+		p.env, p.err = decode(msg)
+		p.vet()
+	}
+	if p.err != nil {
+		p.env, p.err = nil, Contract(p.err)
+	}
+	msg.SetContext(context.WithValue(msg.Context(), envelopeKey{}, p))
+}
+
+// vet makes a decoder that breaks its contract a contract break of the message.
+func (p *parsed) vet() {
 	switch {
 	case p.err != nil:
 	case p.env == nil:
@@ -148,10 +158,6 @@ func Attach(msg *message.Message, decode Decoder) {
 			p.err = fmt.Errorf("event: the decoder's envelope: %w", err)
 		}
 	}
-	if p.err != nil {
-		p.env, p.err = nil, Contract(p.err)
-	}
-	msg.SetContext(context.WithValue(msg.Context(), envelopeKey{}, p))
 }
 
 // Of returns the envelope of a message that is being handled: what [Attach] kept, or else a fresh parse. Its error is a
