@@ -74,11 +74,19 @@ func (e *Envelope) writeTo(md message.Metadata) {
 // an envelope whose ID is the message's UUID and whose Type may be empty. The result shares payload and metadata with
 // msg. A malformed attribute, one that cannot be kept as text, or a missing id is a contract break ([ErrContract] holds).
 func FromMessage(msg *message.Message) (*Envelope, error) {
+	e := new(Envelope)
+	if err := e.read(msg); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Envelope) read(msg *message.Message) error {
 	md := msg.Metadata
 	if v, ok := md[MetaSpecVersion]; ok && v != specVersion {
-		return nil, Contract(fmt.Errorf("event: %s is %q, want %q", MetaSpecVersion, v, specVersion))
+		return Contract(fmt.Errorf("event: %s is %q, want %q", MetaSpecVersion, v, specVersion))
 	}
-	e := &Envelope{
+	*e = Envelope{
 		ID: md[MetaID], Source: md[MetaSource], Type: md[MetaType], Subject: md[MetaSubject],
 		ContentType: md[MetaContentType], SchemaVersion: md[MetaSchemaVersion], PartitionKey: md[MetaPartitionKey],
 		CorrelationID: md[MetaCorrelationID], CausationID: md[MetaCausationID],
@@ -88,12 +96,12 @@ func FromMessage(msg *message.Message) (*Envelope, error) {
 		e.ID = msg.UUID
 	}
 	if err := e.check(); err != nil {
-		return nil, Contract(fmt.Errorf("event: read envelope: %w", err))
+		return Contract(fmt.Errorf("event: read envelope: %w", err))
 	}
 	if err := e.parse(md); err != nil {
-		return nil, Contract(fmt.Errorf("event: read envelope: %w", err))
+		return Contract(fmt.Errorf("event: read envelope: %w", err))
 	}
-	return e, nil
+	return nil
 }
 
 func (e *Envelope) parse(md message.Metadata) error {
@@ -126,17 +134,28 @@ type Decoder func(*message.Message) (*Envelope, error)
 
 type envelopeKey struct{}
 
+// parsed is what became of a message's envelope. Being a context itself it costs one layer in the message's.
 type parsed struct {
+	context.Context
 	env *Envelope
 	err error
+	own Envelope // where the envelope lies if no decoder made it
+}
+
+// Value answers for the envelope and passes every other question on.
+func (p *parsed) Value(key any) any {
+	if key == (envelopeKey{}) {
+		return p
+	}
+	return p.Context.Value(key)
 }
 
 // Attach parses msg with decode (nil means [FromMessage]) and keeps the result, error included, in the message's context,
 // where [Of] finds it. The bus calls it once per delivery, so that middleware need not parse again.
 func Attach(msg *message.Message, decode Decoder) {
-	p := new(parsed)
+	p := &parsed{Context: msg.Context()}
 	if decode == nil {
-		p.env, p.err = FromMessage(msg)
+		p.env, p.err = &p.own, p.own.read(msg)
 	} else {
 		p.env, p.err = decode(msg)
 		p.vet()
@@ -144,7 +163,7 @@ func Attach(msg *message.Message, decode Decoder) {
 	if p.err != nil {
 		p.env, p.err = nil, Contract(p.err)
 	}
-	msg.SetContext(context.WithValue(msg.Context(), envelopeKey{}, p))
+	msg.SetContext(p)
 }
 
 // vet makes a decoder that breaks its contract a contract break of the message.

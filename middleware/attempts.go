@@ -77,15 +77,18 @@ func Attempts(store AttemptStore) message.HandlerMiddleware {
 	}
 }
 
-// maxCounted bounds the memory of [NewMemoryAttempts].
-const maxCounted = 100_000
+const (
+	maxCounted = 100_000 // bounds the memory of NewMemoryAttempts
+	maxSpare   = 64      // counts are reused while few events are under way
+)
 
 // memoryAttempts counts, and beyond a bound forgets the event whose count was begun first.
 type memoryAttempts struct {
 	mu     sync.Mutex
-	counts map[Key]*count
+	counts keyed[*count]
 	first  *count
 	last   *count
+	spare  *count // dropped ones, linked by next
 }
 
 // count is an event's count, linked in the order in which counts were begun.
@@ -98,26 +101,29 @@ type count struct {
 
 // NewMemoryAttempts returns a store that dies with the process. It holds an event from its first attempt to its verdict, and
 // at most 100,000 events.
-func NewMemoryAttempts() AttemptStore {
-	return &memoryAttempts{counts: make(map[Key]*count)}
-}
+func NewMemoryAttempts() AttemptStore { return new(memoryAttempts) }
 
 func (s *memoryAttempts) Begin(_ context.Context, k Key) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c, ok := s.counts[k]; ok {
+	if c, ok := s.counts.get(k); ok {
 		c.n++
 		return c.n, nil
 	}
-	c := &count{key: k, n: 1, began: time.Now(), prev: s.last}
+	c := s.spare
+	if c == nil {
+		c = new(count)
+	}
+	s.spare = c.next
+	*c = count{key: k, n: 1, began: time.Now(), prev: s.last}
 	if s.last == nil {
 		s.first = c
 	} else {
 		s.last.next = c
 	}
 	s.last = c
-	s.counts[k] = c
-	if len(s.counts) > maxCounted {
+	s.counts.put(k, c)
+	if s.counts.len() > maxCounted {
 		s.drop(s.first)
 	}
 	return 1, nil
@@ -127,7 +133,7 @@ func (s *memoryAttempts) Begin(_ context.Context, k Key) (int, error) {
 func (s *memoryAttempts) FirstAttempt(_ context.Context, k Key) (time.Time, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c, ok := s.counts[k]; ok {
+	if c, ok := s.counts.get(k); ok {
 		return c.began, nil
 	}
 	return time.Time{}, nil
@@ -136,7 +142,7 @@ func (s *memoryAttempts) FirstAttempt(_ context.Context, k Key) (time.Time, erro
 func (s *memoryAttempts) GiveBack(_ context.Context, k Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c, ok := s.counts[k]; ok {
+	if c, ok := s.counts.get(k); ok {
 		if c.n--; c.n == 0 {
 			s.drop(c)
 		}
@@ -147,14 +153,14 @@ func (s *memoryAttempts) GiveBack(_ context.Context, k Key) error {
 func (s *memoryAttempts) Forget(_ context.Context, k Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c, ok := s.counts[k]; ok {
+	if c, ok := s.counts.get(k); ok {
 		s.drop(c)
 	}
 	return nil
 }
 
 func (s *memoryAttempts) drop(c *count) {
-	delete(s.counts, c.key)
+	s.counts.drop(c.key)
 	if c.prev == nil {
 		s.first = c.next
 	} else {
@@ -164,5 +170,9 @@ func (s *memoryAttempts) drop(c *count) {
 		s.last = c.prev
 	} else {
 		c.next.prev = c.prev
+	}
+	*c = count{}
+	if s.counts.len() < maxSpare {
+		c.next, s.spare = s.spare, c
 	}
 }

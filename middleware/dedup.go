@@ -62,7 +62,7 @@ func NewMemoryDedup(ttl time.Duration, most int) DedupStore {
 	if most <= 0 {
 		most = 100_000
 	}
-	return &memoryDedup{ttl: ttl, most: most, seen: make(map[Key]*sighting)}
+	return &memoryDedup{ttl: ttl, most: most}
 }
 
 type memoryDedup struct {
@@ -70,7 +70,7 @@ type memoryDedup struct {
 	most int
 
 	mu    sync.Mutex
-	seen  map[Key]*sighting
+	seen  keyed[*sighting]
 	order []*sighting // handled ones, oldest first
 }
 
@@ -84,13 +84,13 @@ type sighting struct {
 func (s *memoryDedup) Claim(ctx context.Context, k Key) (bool, error) {
 	for {
 		s.mu.Lock()
-		e, ok := s.seen[k]
+		e, ok := s.seen.get(k)
 		if ok && !e.handled.IsZero() && time.Since(e.handled) < s.ttl {
 			s.mu.Unlock()
 			return true, nil
 		}
 		if !ok || !e.handled.IsZero() {
-			s.seen[k] = &sighting{key: k}
+			s.seen.put(k, &sighting{key: k})
 			s.mu.Unlock()
 			return false, nil
 		}
@@ -110,7 +110,7 @@ func (s *memoryDedup) Claim(ctx context.Context, k Key) (bool, error) {
 func (s *memoryDedup) Commit(k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.seen[k]
+	e, ok := s.seen.get(k)
 	if !ok || !e.handled.IsZero() {
 		return
 	}
@@ -123,9 +123,9 @@ func (s *memoryDedup) Commit(k Key) {
 func (s *memoryDedup) Release(k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.seen[k]; ok && e.handled.IsZero() {
+	if e, ok := s.seen.get(k); ok && e.handled.IsZero() {
 		e.end()
-		delete(s.seen, k)
+		s.seen.drop(k)
 	}
 }
 
@@ -140,8 +140,9 @@ func (e *sighting) end() {
 func (s *memoryDedup) expire(before time.Time) {
 	n := 0
 	for n < len(s.order) && (len(s.order)-n > s.most || !s.order[n].handled.After(before)) {
-		if e := s.order[n]; s.seen[e.key] == e { // not claimed anew since it expired
-			delete(s.seen, e.key)
+		e := s.order[n]
+		if now, _ := s.seen.get(e.key); now == e { // not claimed anew since it expired
+			s.seen.drop(e.key)
 		}
 		s.order[n] = nil
 		n++
