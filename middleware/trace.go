@@ -3,6 +3,7 @@ package middleware
 import (
 	"errors"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/attribute"
@@ -26,6 +27,7 @@ func Trace(provider trace.TracerProvider) message.HandlerMiddleware {
 	}
 	_, silent := provider.(noop.TracerProvider)
 	tracer := provider.Tracer(tracing.Scope)
+	names := new(spanNames)
 	kind := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)} // shared, only read
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -33,7 +35,7 @@ func Trace(provider trace.TracerProvider) message.HandlerMiddleware {
 			if !silent {
 				options = append(options[:1:1], trace.WithAttributes(spanAttributes(msg)...))
 			}
-			ctx, span := tracer.Start(tracing.Extract(outer, msg.Metadata), "process "+topicOf(outer), options...)
+			ctx, span := tracer.Start(tracing.Extract(outer, msg.Metadata), names.of(topicOf(outer)), options...)
 			err := errPanicked
 			defer func() {
 				if span.IsRecording() {
@@ -48,6 +50,20 @@ func Trace(provider trace.TracerProvider) message.HandlerMiddleware {
 			return out, err
 		}
 	}
+}
+
+// spanNames remembers the last span name it made: around one subscription there is only one.
+type spanNames struct{ last atomic.Pointer[spanName] }
+
+type spanName struct{ topic, name string }
+
+func (s *spanNames) of(topic string) string {
+	if last := s.last.Load(); last != nil && last.topic == topic {
+		return last.name
+	}
+	name := "process " + topic
+	s.last.Store(&spanName{topic, name})
+	return name
 }
 
 var errPanicked = errors.New("panic")

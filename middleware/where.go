@@ -36,7 +36,11 @@ type Key struct {
 // keyOf returns the key of msg, by its UUID where it cannot be read as an envelope: a contract break is counted too.
 // Of a message that has neither id nor UUID the ID is empty: all such messages would be one, so nobody may remember them.
 func keyOf(msg *message.Message) Key {
-	k := Key{Group: groupOf(msg.Context()), ID: msg.UUID}
+	ctx := msg.Context()
+	if c, ok := ctx.Value(callKey{}).(*call); ok && c.uuid == msg.UUID && c.key.ID != "" {
+		return c.key
+	}
+	k := Key{Group: groupOf(ctx), ID: msg.UUID}
 	if env, err := event.Of(msg); err == nil {
 		k.Source, k.ID = env.Source, env.ID
 	}
