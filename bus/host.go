@@ -63,15 +63,15 @@ func (h *host) open(ctx context.Context, log routerLogger) error {
 // cancelled context beyond the grace is left behind and named; its goroutine ends when it returns.
 func (h *host) close() error {
 	closeAll(h.members)
-	errs := make([]error, len(h.routers))
 	var wg sync.WaitGroup
-	for i, router := range h.routers {
-		wg.Go(func() {
-			_ = router.Close() // it runs into its timeout where handlers are left, which the pools know better
-			errs[i] = <-h.ended[i]
-		})
+	for _, router := range h.routers {
+		wg.Go(func() { _ = router.Close() }) // it runs into its timeout where handlers are left, which the pools know better
 	}
 	wg.Wait()
+	var errs []error
+	for _, ended := range h.ended {
+		errs = append(errs, <-ended)
+	}
 	for _, m := range h.members {
 		if n := m.pool.close(); n > 0 {
 			errs = append(errs, fmt.Errorf("%w: subscription %s: %d handlers ignore their cancelled contexts", ErrDrain, m.name(), n))

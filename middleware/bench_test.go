@@ -1,7 +1,6 @@
 package middleware_test
 
 import (
-	"context"
 	"strconv"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/seambus/seambus/middleware"
+	"github.com/seambus/seambus/transport"
 )
 
 // BenchmarkMiddleware is what each link costs alone, and all of them together, around a handler that does nothing.
@@ -39,16 +39,15 @@ func BenchmarkMiddleware(b *testing.B) {
 func run(b *testing.B, h message.HandlerFunc) {
 	b.Helper()
 	msgs := make([]*message.Message, 1000) // used over and over: each has left every store by then
-	fresh := make([]context.Context, len(msgs))
+	deliveries := make([]*transport.Delivery, len(msgs))
 	for i := range msgs {
 		msgs[i] = newMessage(strconv.Itoa(i))
-		deliver(b.Context(), msgs[i], 1)
-		fresh[i] = msgs[i].Context()
+		deliveries[i] = deliver(b.Context(), msgs[i], 1)
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		n := i % len(msgs)
-		msgs[n].SetContext(fresh[n])
+		msgs[n].SetContext(transport.WithDelivery(b.Context(), deliveries[n]))
 		if _, err := h(msgs[n]); err != nil {
 			b.Fatal(err)
 		}

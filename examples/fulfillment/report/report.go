@@ -89,9 +89,12 @@ WHERE i.grp = 'fulfillment' AND o.topic = 'orders'`
   AND NOT EXISTS (SELECT 1 FROM service.seambus_parked p
     WHERE p.grp = 'fulfillment' AND p.source = o.source AND p.event_id = o.event_id)`
 
-	// violations: an event that was handled after a later one of its order.
+	// violations: an event that was handled after a later one of its order. One that was given up, sent once more by a relay that
+	// had died before it could mark, and then refused as stale, is none: it had its turn before, as a dead letter.
 	violations = `SELECT count(*) FROM (
   SELECT o.seq AS seq, lag(o.seq) OVER (PARTITION BY o.partition_key ORDER BY i.seq) AS before FROM ` + applied + `
+  AND NOT (i.stale = 1 AND EXISTS (SELECT 1 FROM service.seambus_parked p
+    WHERE p.grp = i.grp AND p.source = i.source AND p.event_id = i.event_id))
 ) WHERE before > seq`
 
 	// wrongState: orders whose row is not what the newest of the monolith's events that keep the contract says.
@@ -137,7 +140,7 @@ func (r *Report) Broken() []string {
 		}
 	}
 	for kind, n := range r.Chaos {
-		if n == 0 {
+		if n == 0 && r.Delivered > 0 { // a run that finds everything done has nothing to disturb
 			broken = append(broken, fmt.Sprintf("chaos.%s never happened", kind))
 		}
 	}
