@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/seambus/seambus/bus"
 	"github.com/seambus/seambus/event"
@@ -14,6 +15,9 @@ import (
 	"github.com/seambus/seambus/outbox"
 	"github.com/seambus/seambus/transport"
 )
+
+// takeover is how long a program that was killed keeps its rows from the one that is started in its place.
+const takeover = 2 * time.Second
 
 const schema = `CREATE TABLE IF NOT EXISTS orders (
 	order_id    INTEGER PRIMARY KEY,
@@ -39,7 +43,8 @@ func New(ctx context.Context, db DB, t transport.Transport) (*Monolith, error) {
 	if _, err := db.ExecContext(ctx, schema); err != nil {
 		return nil, fmt.Errorf("monolith: schema: %w", err)
 	}
-	box, err := outbox.New(db.DB, t, outbox.WithName("monolith"), outbox.WithSource("/monolith"))
+	box, err := outbox.New(db.DB, t, outbox.WithName("monolith"), outbox.WithSource("/monolith"),
+		outbox.WithLeaseTTL(takeover))
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,9 @@ import (
 	"github.com/seambus/seambus/transport"
 )
 
+// takeover is how long a program that was killed keeps its rows from the one that is started in its place.
+const takeover = 2 * time.Second
+
 // Group is the consumer group of the service.
 const Group = "fulfillment"
 
@@ -47,7 +50,8 @@ func New(ctx context.Context, db DB, t transport.Transport, watch Watch) (*Servi
 	if _, err := db.ExecContext(ctx, schema); err != nil {
 		return nil, fmt.Errorf("service: schema: %w", err)
 	}
-	box, err := outbox.New(db.DB, t, outbox.WithName("fulfillment"), outbox.WithSource("/fulfillment"))
+	box, err := outbox.New(db.DB, t, outbox.WithName("fulfillment"), outbox.WithSource("/fulfillment"),
+		outbox.WithLeaseTTL(takeover))
 	if err != nil {
 		return nil, err
 	}
