@@ -21,15 +21,16 @@ var allowed = map[string][]string{
 	"event":                   {},
 	"partition":               {},
 	"transport":               {"event", "partition"},
-	"transport/memory":        {"event", "partition", "transport", "internal/crash"},
+	"transport/memory":        {"event", "partition", "transport", "internal/crash", "internal/lazyctx"},
 	"transport/transporttest": {"event", "partition", "transport"},
-	"middleware":              {"event", "transport", "internal/errtext", "internal/tracing"},
+	"middleware":              {"event", "transport", "internal/errtext", "internal/lazyctx", "internal/tracing"},
 	"outbox":                  {"event", "partition", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/tracing", "internal/txhook"},
 	"inbox":                   {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
 	"bus":                     {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
 	"internal/crash":          {},
 	"internal/dialect":        {"partition"},
 	"internal/errtext":        {},
+	"internal/lazyctx":        {},
 	"internal/tracing":        {"event"},
 	"internal/txhook":         {},
 }
@@ -39,6 +40,15 @@ var outside = map[string][]string{
 	"partition": {},
 	"event":     {"github.com/google/uuid", "github.com/ThreeDotsLabs/watermill/message"},
 	"transport": {"github.com/ThreeDotsLabs/watermill/message"},
+}
+
+// home says which package alone may import modules with this prefix: a broker is known to its transport and to nobody else.
+var home = map[string]string{
+	"github.com/IBM/sarama":                    "transport/kafka",
+	"github.com/twmb/":                         "transport/kafka",
+	"github.com/ThreeDotsLabs/watermill-kafka": "transport/kafka",
+	"github.com/ThreeDotsLabs/watermill-aws":   "transport/sqs",
+	"github.com/aws/":                          "transport/sqs",
 }
 
 type goPackage struct {
@@ -85,6 +95,19 @@ func TestImportsPointDown(t *testing.T) {
 			case !isOwn && strings.Contains(strings.SplitN(imp, "/", 2)[0], "."):
 				if list, limited := outside[name]; limited && !slices.Contains(list, imp) {
 					t.Errorf("%q imports %s", name, imp)
+				}
+			}
+		}
+	}
+}
+
+func TestBrokersAreKnownToTheirTransportsAlone(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		for _, imp := range p.Imports {
+			for prefix, at := range home {
+				if strings.HasPrefix(imp, prefix) && p.ImportPath != module+"/"+at && !strings.HasPrefix(p.ImportPath, module+"/"+at+"/") {
+					t.Errorf("%s imports %s, which belongs to %s", p.ImportPath, imp, at)
 				}
 			}
 		}
