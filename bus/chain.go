@@ -85,6 +85,8 @@ func (b *Bus) deadLetters(s *subscription) event.DeadLetters {
 	switch {
 	case s.shared.deadLetters != nil:
 		return s.shared.deadLetters
+	case s.shared.inbox != nil && s.shared.onDead == HoldKey:
+		return s.shared.inbox.Hold()
 	case s.shared.inbox != nil:
 		return s.shared.inbox
 	default:

@@ -29,6 +29,10 @@ type host struct {
 func (b *Bus) newHost(ctx context.Context, members []*member) (*host, error) {
 	h := &host{members: members}
 	for _, m := range members {
+		if m.main != nil {
+			m.pool = m.main.pool
+			continue
+		}
 		m.pool = newPool(m.chain, m.shared.concurrency)
 	}
 	for range doors {
@@ -73,6 +77,9 @@ func (h *host) close() error {
 		errs = append(errs, <-ended)
 	}
 	for _, m := range h.members {
+		if m.main != nil {
+			continue
+		}
 		if n := m.pool.close(); n > 0 {
 			errs = append(errs, fmt.Errorf("%w: subscription %s: %d handlers ignore their cancelled contexts", ErrDrain, m.name(), n))
 		}

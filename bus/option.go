@@ -44,6 +44,7 @@ type shared struct {
 	inbox       *inbox.Inbox
 	deadLetters event.DeadLetters
 	durable     bool // count attempts in the inbox
+	onDead      OnDead
 	retry       middleware.RetryPolicy
 	timeout     time.Duration
 	concurrency int
@@ -147,6 +148,31 @@ func WithDeadLetters(store event.DeadLetters) SharedOption {
 			return errors.New("dead letters: store is nil")
 		}
 		s.deadLetters = store
+		return nil
+	})
+}
+
+// OnDead says what becomes of a key when one of its events is given up.
+type OnDead int
+
+const (
+	// PassKey lets the later events of the key go on. A redrive of the dead letter comes after them; where that would put the
+	// old over the new it is refused.
+	PassKey OnDead = iota
+	// HoldKey parks the later events of the key behind the dead letter, in their order, in the inbox's database, until an
+	// operator redrives or discards it; then they are handled in that order. Other keys go on. An event without a key holds
+	// nothing.
+	HoldKey
+)
+
+// WithOnDead sets what becomes of a key when one of its events is given up. The default is [PassKey]. [HoldKey] needs
+// [WithInbox] and keeps the dead letters there. Every process of the group should say the same.
+func WithOnDead(p OnDead) SharedOption {
+	return sharedOption(func(s *shared) error {
+		if p != PassKey && p != HoldKey {
+			return fmt.Errorf("on dead is %d, want bus.PassKey or bus.HoldKey", p)
+		}
+		s.onDead = p
 		return nil
 	})
 }

@@ -28,6 +28,16 @@ type member struct {
 	subscriber transport.Subscriber
 	messages   <-chan *message.Message
 	handler    *message.Handler // behind the last door; all of them end together
+	// main is the member on the broker where this one is fed from what the inbox has parked; they share a pool.
+	main *member
+}
+
+// name tells the members of one subscription apart.
+func (m *member) name() string {
+	if m.main != nil {
+		return m.subscription.name() + " replay"
+	}
+	return m.subscription.name()
 }
 
 // Subscribe hands the router the channel that is already open: subscribing is done before the router is built, because a
@@ -124,7 +134,7 @@ func (b *Bus) members() ([]*member, error) {
 		m, err := b.member(s)
 		errs = append(errs, err)
 		if err == nil {
-			members = append(members, m)
+			members = append(members, m...)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -134,16 +144,26 @@ func (b *Bus) members() ([]*member, error) {
 	return members, nil
 }
 
-func (b *Bus) member(s *subscription) (*member, error) {
+// member returns the subscription's member on the broker, and the one that is fed by its inbox if there is one.
+func (b *Bus) member(s *subscription) ([]*member, error) {
 	chain, err := b.chain(s)
 	if err = errors.Join(s.validate(), err); err != nil {
 		return nil, err
 	}
-	sub, err := b.transport.Subscriber(transport.SubscriberConfig{Group: s.group, Concurrency: s.shared.concurrency})
+	cfg := transport.SubscriberConfig{Group: s.group, Concurrency: s.shared.concurrency}
+	sub, err := b.transport.Subscriber(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", s.name(), err)
 	}
-	return &member{subscription: s, chain: chain, subscriber: sub}, nil
+	m := &member{subscription: s, chain: chain, subscriber: sub}
+	if s.shared.inbox == nil {
+		return []*member{m}, nil
+	}
+	replay, err := s.shared.inbox.Replay(cfg)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("subscription %s: %w", s.name(), err), sub.Close())
+	}
+	return []*member{m, {subscription: s, chain: chain, subscriber: replay, main: m}}, nil
 }
 
 func subscribe(ctx context.Context, members []*member) error {

@@ -116,6 +116,12 @@ func (s *subscription) validate() error {
 	if s.shared.durable && s.shared.inbox == nil {
 		errs = append(errs, errors.New("durable attempts need an inbox: add bus.WithInbox"))
 	}
+	if s.shared.onDead == HoldKey && s.shared.inbox == nil {
+		errs = append(errs, errors.New("holding a key needs an inbox to park its events in: add bus.WithInbox"))
+	}
+	if s.shared.onDead == HoldKey && s.shared.deadLetters != nil {
+		errs = append(errs, errors.New("holding a key keeps its dead letters in the inbox: leave out bus.WithDeadLetters"))
+	}
 	for _, wire := range s.topic.Types() {
 		if _, ok := s.handlers[wire]; !ok {
 			errs = append(errs, fmt.Errorf("%q is neither handled nor ignored: add bus.On or bus.Ignore for it", wire))

@@ -63,7 +63,7 @@ func ExampleInbox_Middleware() {
 	// verdict: <nil>
 	// verdict: <nil>
 	// stock: 9
-	// {Handled:1 Duplicates:1 Stale:0}
+	// {Handled:1 Duplicates:1 Stale:0 Held:0}
 }
 
 func ExampleInbox_Parked() {

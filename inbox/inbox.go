@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/seambus/seambus/internal/dialect"
@@ -29,11 +30,14 @@ type Inbox struct {
 	sql    *dialect.Inbox
 	stmts  statements
 
-	handled, duplicates, stale atomic.Int64
+	handled, duplicates, stale, held atomic.Int64
+
+	mu    sync.Mutex
+	wakes map[chan struct{}]struct{} // of the replays that run
 }
 
 // statements are what is run per event, prepared once per connection.
-type statements struct{ claim, advance *sql.Stmt }
+type statements struct{ claim, claimReplayed, advance *sql.Stmt }
 
 // Stats counts what an [Inbox] did since it was made. Failed attempts are in none of the counts.
 type Stats struct {
@@ -43,6 +47,8 @@ type Stats struct {
 	Duplicates int64
 	// Stale counts events that were acknowledged because a version not older than theirs was applied before.
 	Stale int64
+	// Held counts events that were parked behind a dead letter of their key.
+	Held int64
 }
 
 // New returns an inbox on db, whose driver decides the dialect. On SQLite it creates its tables; elsewhere `seambus
@@ -55,7 +61,7 @@ func New(db *sql.DB, opts ...Option) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	in := &Inbox{db: db, config: cfg}
+	in := &Inbox{db: db, config: cfg, wakes: make(map[chan struct{}]struct{})}
 	if err := in.open(context.Background()); err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
@@ -73,18 +79,21 @@ func (in *Inbox) open(ctx context.Context) (err error) {
 		}
 	}
 	in.sql = d.Inbox()
-	if in.stmts.claim, err = in.db.PrepareContext(ctx, in.sql.Claim); err != nil {
-		return fmt.Errorf("prepare: %w", err)
-	}
-	if in.stmts.advance, err = in.db.PrepareContext(ctx, in.sql.Advance); err != nil {
-		return fmt.Errorf("prepare: %w", err)
+	for text, stmt := range map[string]**sql.Stmt{
+		in.sql.Claim: &in.stmts.claim, in.sql.ClaimReplayed: &in.stmts.claimReplayed, in.sql.Advance: &in.stmts.advance,
+	} {
+		if *stmt, err = in.db.PrepareContext(ctx, text); err != nil {
+			return fmt.Errorf("prepare: %w", err)
+		}
 	}
 	return nil
 }
 
 // Stats returns the counts so far.
 func (in *Inbox) Stats() Stats {
-	return Stats{Handled: in.handled.Load(), Duplicates: in.duplicates.Load(), Stale: in.stale.Load()}
+	return Stats{
+		Handled: in.handled.Load(), Duplicates: in.duplicates.Load(), Stale: in.stale.Load(), Held: in.held.Load(),
+	}
 }
 
 type scopeKey struct{}

@@ -17,7 +17,8 @@ import (
 )
 
 // Middleware runs what is inside it in a transaction that remembers the event's id, and in which [Tx] gives the handler
-// its part. A duplicate or stale event is acknowledged without calling the handler. An error or a panic of the handler
+// its part. A duplicate or stale event is acknowledged without calling the handler, and so is one whose key is held (see
+// [Inbox.Hold]), which is parked in the same transaction. An error or a panic of the handler
 // rolls everything back; messages that the handler returns with nil are passed on after the commit. Ids are kept apart by
 // group; an empty group is taken from the delivery, or from the handler's name in a plain router.
 //
@@ -43,6 +44,7 @@ const (
 	handled
 	duplicate
 	stale
+	held
 )
 
 // handling is one event on its way through one transaction.
@@ -54,6 +56,8 @@ type handling struct {
 	env     *event.Envelope
 	tx      *sql.Tx
 	verdict verdict
+	// replayed is the sequence of the parked event that this is, or 0.
+	replayed int64
 }
 
 func (h *handling) run(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
@@ -67,15 +71,15 @@ func (h *handling) run(msg *message.Message, next message.HandlerFunc) ([]*messa
 	// Goexit does not leave the transaction, and with it the database's one writer, to nobody.
 	defer func() { _ = h.tx.Rollback() }()
 
-	v, err := h.claim()
+	v, err := h.claim(msg)
 	switch {
 	case err != nil:
 		return nil, h.wrap("claim", err)
-	case v == duplicate:
+	case v == duplicate && h.replayed == 0:
 		h.verdict = duplicate
 		return nil, nil
-	case v == stale:
-		if err := h.commit(stale); err != nil {
+	case v != handled:
+		if err := h.commit(v); err != nil {
 			return nil, err
 		}
 		return nil, crash.At(h.ctx, crash.InboxCommitted)
@@ -100,6 +104,7 @@ func (h *handling) identify(msg *message.Message) (err error) {
 	if h.env, err = event.Of(msg); err != nil {
 		return err
 	}
+	h.replayed, _ = h.ctx.Value(replayKey{}).(int64)
 	if d, ok := transport.FromContext(h.ctx); ok {
 		h.topic = d.Topic
 		if h.group == "" {
@@ -123,14 +128,42 @@ func (h *handling) begin() (err error) {
 }
 
 // claim writes the event's id and raises its key's version. Two copies meet at the first insert: the later one waits
-// there until the earlier one's transaction is over, and then finds the id or, after a rollback, does not.
-func (h *handling) claim() (verdict, error) {
-	e := h.env
-	fresh, err := affects(h.tx.StmtContext(h.ctx, h.in.stmts.claim).ExecContext(h.ctx,
-		h.group, e.Source, e.ID, h.topic, e.PartitionKey, dialect.Micros(time.Now())))
-	if err != nil || !fresh {
-		return duplicate, err
+// there until the earlier one's transaction is over, and then finds the id or, after a rollback, does not. An event whose key
+// is held is parked instead.
+func (h *handling) claim(msg *message.Message) (verdict, error) {
+	if h.replayed != 0 {
+		if mine, err := affects(h.tx.ExecContext(h.ctx, h.in.sql.Take, h.replayed)); err != nil || !mine {
+			return duplicate, err // another process was faster
+		}
+		fresh, err := h.insert(h.in.stmts.claimReplayed)
+		if err != nil || !fresh {
+			return duplicate, err
+		}
+		return h.advance()
 	}
+	for {
+		fresh, err := h.insert(h.in.stmts.claim)
+		if err != nil {
+			return failed, err
+		}
+		if fresh {
+			return h.advance()
+		}
+		if v, err := h.explain(msg); err != nil || v != failed {
+			return v, err
+		}
+		// The key was held when the insert looked, and opened before explain did.
+	}
+}
+
+func (h *handling) insert(stmt *sql.Stmt) (fresh bool, err error) {
+	return affects(h.tx.StmtContext(h.ctx, stmt).ExecContext(h.ctx,
+		h.group, h.env.Source, h.env.ID, h.topic, h.env.PartitionKey, dialect.Micros(time.Now())))
+}
+
+// advance raises the key's version to the event's.
+func (h *handling) advance() (verdict, error) {
+	e := h.env
 	if !e.HasVersion || e.PartitionKey == "" {
 		return handled, nil
 	}
@@ -183,6 +216,8 @@ func (h *handling) count() {
 		h.in.duplicates.Add(1)
 	case stale:
 		h.in.stale.Add(1)
+	case held:
+		h.in.held.Add(1)
 	case failed:
 	}
 }

@@ -15,15 +15,26 @@ import (
 	"github.com/seambus/seambus/internal/dialect"
 )
 
-// StateDead is the state of a parked event that was given up.
-const StateDead = "dead"
+// States of parked events.
+const (
+	// StateDead is given up: an operator decides.
+	StateDead = "dead"
+	// StateHeld waits behind another parked event of its key.
+	StateHeld = "held"
+	// StateReady is to be handled again, after what is parked before it.
+	StateReady = "ready"
+	// StateDiscarded is given up for good, and kept for the record.
+	StateDiscarded = "discarded"
+)
 
 // Parked is an event that the inbox keeps outside the stream.
 type Parked struct {
 	event.DeadLetter
+	// Type is the event's wire name, where the message says it.
+	Type string
 	// Sequence orders parked events as they were first parked.
 	Sequence int64
-	// State says why the event is parked: [StateDead].
+	// State says why the event is parked: one of the State constants.
 	State string
 	// NotBefore is when the event may be delivered again; zero means that nothing but an operator decides.
 	NotBefore time.Time
@@ -32,6 +43,10 @@ type Parked struct {
 // Filter chooses parked events. An empty field chooses all; the zero Filter chooses everything.
 type Filter struct {
 	Group, Topic, Key, State string
+	// Class is an error class, Type an event's wire name, ID an event's id.
+	Class, Type, ID string
+	// Since and Until bound when the event was parked; Until is excluded.
+	Since, Until time.Time
 	// After skips the events up to this sequence, to read on where a list ended.
 	After int64
 	// Limit is the longest list wanted; zero means 100: payloads are read too.
@@ -40,40 +55,76 @@ type Filter struct {
 
 const defaultLimit = 100
 
+func (f *Filter) args() []any {
+	return []any{f.Group, f.Topic, f.Key, f.State, f.Class, f.Type, f.ID, dialect.Micros(f.Since), dialect.Micros(f.Until)}
+}
+
 // Put keeps letter, with its bytes and metadata as they were delivered, until an operator redrives or discards it. The
-// same event put again, by its group, source and id, renews its letter. A letter without an id is kept by its message's
-// UUID, or by a new id if that is empty too. It returns once the letter is committed, and refuses to run inside an inbox
-// transaction ([ErrNested]), whose rollback would lose it.
+// same event put again, by its group, source and id, renews its letter; one that was handled meanwhile is not kept. A letter
+// without an id is kept by its message's UUID, or by a new id if that is empty too. It returns once the letter is committed,
+// and refuses to run inside an inbox transaction ([ErrNested]), whose rollback would lose it.
 func (in *Inbox) Put(ctx context.Context, letter *event.DeadLetter) error {
+	return in.put(ctx, letter, false)
+}
+
+func (in *Inbox) put(ctx context.Context, letter *event.DeadLetter, holds bool) error {
 	if err := outside(ctx, "park", letter.ID); err != nil {
 		return err
 	}
-	msg := letter.Message
-	if msg == nil {
+	if letter.Message == nil {
 		return fmt.Errorf("inbox: park %.80q: the letter has no message", letter.ID)
 	}
-	id := letter.ID
+	args, err := parkArgs(letter, StateDead, holds)
+	if err == nil {
+		err = in.transact(ctx, func(tx *sql.Tx) error {
+			parked, err := affects(tx.ExecContext(ctx, in.sql.Park, args...))
+			if err != nil || !parked || !holds {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, in.sql.Hold, letter.Group, letter.Topic, letter.Key, dialect.Micros(time.Now()))
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: park %.80q: %w", letter.ID, err)
+	}
+	return nil
+}
+
+// transact runs fn in a transaction of its own.
+func (in *Inbox) transact(ctx context.Context, fn func(*sql.Tx) error) error {
+	tx, err := in.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // without effect after the commit
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// parkArgs returns the arguments of the statements that park.
+func parkArgs(letter *event.DeadLetter, state string, holds bool) ([]any, error) {
+	msg, id, at := letter.Message, letter.ID, letter.Time
 	if id == "" {
 		id = msg.UUID
 	}
 	if id == "" {
 		id = event.NewID()
 	}
-	metadata, err := encodeMetadata(msg.Metadata)
-	if err != nil {
-		return fmt.Errorf("inbox: park %.80q: %w", id, err)
-	}
-	at := letter.Time
 	if at.IsZero() {
 		at = time.Now()
 	}
-	_, err = in.db.ExecContext(ctx, in.sql.Park, letter.Group, letter.Topic, letter.Key, letter.Source, id, letter.Handler,
-		msg.UUID, metadata, notNil(msg.Payload), StateDead, letter.Attempts, letter.Class, letter.Reason,
-		0, dialect.Micros(letter.FirstAttempt), dialect.Micros(at))
+	metadata, err := encodeMetadata(msg.Metadata)
 	if err != nil {
-		return fmt.Errorf("inbox: park %.80q: %w", id, err)
+		return nil, err
 	}
-	return nil
+	return []any{
+		letter.Group, letter.Topic, letter.Key, letter.Source, id, letter.Handler, msg.UUID, metadata, notNil(msg.Payload),
+		state, holds, letter.Attempts, letter.Class, letter.Reason, 0, dialect.Micros(letter.FirstAttempt), dialect.Micros(at),
+		msg.Metadata[event.MetaType],
+	}, nil
 }
 
 // Parked returns the parked events that f chooses, in the order in which they were first parked.
@@ -81,7 +132,7 @@ func (in *Inbox) Parked(ctx context.Context, f Filter) (all []Parked, err error)
 	if f.Limit <= 0 {
 		f.Limit = defaultLimit
 	}
-	rows, err := in.db.QueryContext(ctx, in.sql.ListParked, f.Group, f.Topic, f.Key, f.State, f.After, f.Limit)
+	rows, err := in.db.QueryContext(ctx, in.sql.ListParked, append(f.args(), f.After, f.Limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: list parked: %w", err)
 	}
@@ -102,21 +153,24 @@ func (in *Inbox) Parked(ctx context.Context, f Filter) (all []Parked, err error)
 // CountParked returns how many parked events f chooses, whatever its After and Limit.
 func (in *Inbox) CountParked(ctx context.Context, f Filter) (int, error) {
 	var n int
-	err := in.db.QueryRowContext(ctx, in.sql.CountParked, f.Group, f.Topic, f.Key, f.State).Scan(&n)
+	err := in.db.QueryRowContext(ctx, in.sql.CountParked, f.args()...).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("inbox: count parked: %w", err)
 	}
 	return n, nil
 }
 
-func scanParked(rows *sql.Rows) (p Parked, err error) {
+// scanParked reads a row; more is where columns beyond a parked event's own go.
+func scanParked(row interface{ Scan(dest ...any) error }, more ...any) (p Parked, err error) {
 	var (
 		uuid, metadata           string
 		payload                  []byte
 		notBefore, first, parked int64
 	)
-	err = rows.Scan(&p.Sequence, &p.Group, &p.Topic, &p.Key, &p.Source, &p.ID, &p.Handler, &uuid, &metadata, &payload,
-		&p.State, &p.Attempts, &p.Class, &p.Reason, &notBefore, &first, &parked)
+	err = row.Scan(append([]any{
+		&p.Sequence, &p.Group, &p.Topic, &p.Key, &p.Source, &p.ID, &p.Handler, &uuid, &metadata, &payload,
+		&p.State, &p.Attempts, &p.Class, &p.Reason, &notBefore, &first, &parked, &p.Type,
+	}, more...)...)
 	if err != nil {
 		return p, err
 	}

@@ -34,7 +34,9 @@ CREATE TABLE seambus_attempts (
     PRIMARY KEY (grp, source, event_id)
 ) STRICT, WITHOUT ROWID;
 
--- Parked events: seq orders them within a key. metadata is JSON; see the package inbox for its form.
+-- Parked events: seq orders them within a key. metadata is JSON; see the package inbox for its form. state is 'dead' (given up),
+-- 'held' (behind another of its key), 'ready' (to be handled again) or 'discarded'; a dead one with holds holds the rest of its
+-- key.
 CREATE TABLE seambus_parked (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     grp           TEXT    NOT NULL,
@@ -42,11 +44,13 @@ CREATE TABLE seambus_parked (
     partition_key TEXT    NOT NULL,
     source        TEXT    NOT NULL,
     event_id      TEXT    NOT NULL,
+    event_type    TEXT    NOT NULL,
     handler       TEXT    NOT NULL,
     message_uuid  TEXT    NOT NULL,
     metadata      TEXT    NOT NULL,
     payload       BLOB    NOT NULL,
     state         TEXT    NOT NULL,
+    holds         INTEGER NOT NULL DEFAULT 0,
     attempts      INTEGER NOT NULL,
     class         TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
@@ -57,3 +61,31 @@ CREATE TABLE seambus_parked (
 ) STRICT;
 
 CREATE INDEX seambus_parked_key ON seambus_parked (grp, topic, partition_key, seq);
+
+-- Keys whose new events are parked instead of handled: 'held' until somebody decides about a dead letter, 'replay' while what
+-- is parked is handled in its order. not_before is when the next of it is due, or until when a process is at it.
+CREATE TABLE seambus_held (
+    grp           TEXT    NOT NULL,
+    topic         TEXT    NOT NULL,
+    partition_key TEXT    NOT NULL,
+    state         TEXT    NOT NULL,
+    not_before    INTEGER NOT NULL DEFAULT 0,
+    since         INTEGER NOT NULL,
+    PRIMARY KEY (grp, topic, partition_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX seambus_held_due ON seambus_held (grp, topic, not_before) WHERE state = 'replay';
+
+-- What operators did, one row for each event.
+CREATE TABLE seambus_audit (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    at            INTEGER NOT NULL,
+    who           TEXT    NOT NULL,
+    why           TEXT    NOT NULL,
+    action        TEXT    NOT NULL,
+    grp           TEXT    NOT NULL,
+    topic         TEXT    NOT NULL,
+    partition_key TEXT    NOT NULL,
+    source        TEXT    NOT NULL,
+    event_id      TEXT    NOT NULL
+) STRICT;

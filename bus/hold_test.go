@@ -1,0 +1,415 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seambus/seambus/bus"
+	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/inbox"
+	"github.com/seambus/seambus/internal/crash"
+	"github.com/seambus/seambus/middleware"
+)
+
+var errNoStock = errors.New("no stock")
+
+// broken is a set of events that cannot be handled until somebody mends what is wrong with them.
+type broken struct {
+	mu  sync.Mutex
+	all map[string]bool
+}
+
+func (b *broken) set(event string, is bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all == nil {
+		b.all = make(map[string]bool)
+	}
+	b.all[event] = is
+}
+
+func (b *broken) is(e placed) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all[name(e)]
+}
+
+func name(e placed) string { return fmt.Sprintf("%d.%d", e.OrderID, e.N) }
+
+// holding runs a bus over f that holds the keys of its dead letters.
+func holding(t *testing.T, f *flow, bad *broken) *running {
+	t.Helper()
+	b := newBus(t, f.tr, bus.WithOutbox(f.box), bus.WithInbox(f.in), bus.WithOnDead(bus.HoldKey))
+	bus.Handle(b, f.topic, "fulfillment", func(ctx context.Context, e placed) error {
+		if err := insertEffect(ctx, e); err != nil || !bad.is(e) {
+			return err
+		}
+		return bus.Permanent(errNoStock)
+	}, bus.Ignore[delivered]())
+	return start(t, b)
+}
+
+func mustRecord(t *testing.T, f *flow, events ...event.Event) {
+	t.Helper()
+	if err := f.record(t.Context(), events...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func placedEvent(order int64, n uint64) placed {
+	return placed{OrderID: order, N: n, ID: fmt.Sprintf("e-%d.%d", order, n)}
+}
+
+func wantEffects(t *testing.T, f *flow, want string) {
+	t.Helper()
+	if got := effects(t, f.db); got != want {
+		t.Errorf("effects %q, want %q", got, want)
+	}
+}
+
+func wantParked(t *testing.T, f *flow, want string) {
+	t.Helper()
+	all, err := f.in.Parked(t.Context(), inbox.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, p := range all {
+		got += p.ID + ":" + p.State + " "
+	}
+	if got != want {
+		t.Errorf("parked %q, want %q", got, want)
+	}
+}
+
+func countRows(t *testing.T, f *flow, table string) (n int) {
+	t.Helper()
+	if err := f.db.QueryRow(`SELECT count(*) FROM ` + table).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+var operator = inbox.Order{By: "ada", Why: "stock is back"}
+
+// A dead letter holds its key and no other; redriven, it is handled, what came after it follows in order, and then the key is
+// open for new events.
+func TestDeadLetterHoldsItsKeyUntilItIsRedriven(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, bad := newFlow(t), new(broken)
+		bad.set("1.2", true)
+		r := holding(t, f, bad)
+		for n := uint64(1); n <= 4; n++ {
+			mustRecord(t, f, placedEvent(1, n), placedEvent(2, n))
+		}
+		f.settle(t)
+		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 ")
+		wantParked(t, f, "e-1.2:dead e-1.3:held e-1.4:held ")
+
+		out, err := f.in.Redrive(t.Context(), operator) // nothing was mended: it dies again and the key stays held
+		if err != nil || out.Done != 1 {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		time.Sleep(time.Minute)
+		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 ")
+		wantParked(t, f, "e-1.2:dead e-1.3:held e-1.4:held ")
+
+		bad.set("1.2", false)
+		if out, err = f.in.Redrive(t.Context(), operator); err != nil || out.Done != 1 || len(out.Refused) != 0 {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		time.Sleep(time.Minute)
+		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 1.2 1.3 1.4 ")
+		wantParked(t, f, "")
+		mustRecord(t, f, placedEvent(1, 5))
+		f.settle(t)
+		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 1.2 1.3 1.4 1.5 ")
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if n := countRows(t, f, "seambus_held"); n != 0 {
+			t.Errorf("%d keys are still held", n)
+		}
+		if audits, err := f.in.Audits(t.Context(), 0, 0); err != nil || len(audits) != 2 || audits[1].By != "ada" || audits[1].ID != "e-1.2" {
+			t.Errorf("audit %+v, %v", audits, err)
+		}
+	})
+}
+
+// Discarding it opens the key as well, and a copy of it that still comes is dropped.
+func TestDiscardedLetterHoldsNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, bad := newFlow(t), new(broken)
+		bad.set("1.1", true)
+		r := holding(t, f, bad)
+		mustRecord(t, f, placedEvent(1, 1), placedEvent(1, 2))
+		f.settle(t)
+		o := operator
+		o.Erase = true
+		if out, err := f.in.Discard(t.Context(), o); err != nil || out.Done != 1 {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		time.Sleep(time.Minute)
+		bad.set("1.1", false)
+		if err := r.Publish(t.Context(), f.topic, placedEvent(1, 1)); err != nil {
+			t.Fatal(err)
+		}
+		f.settle(t)
+		wantEffects(t, f, "1.2 ")
+		wantParked(t, f, "e-1.1:discarded ")
+		all, err := f.in.Parked(t.Context(), inbox.Filter{})
+		if err != nil || len(all[0].Message.Payload) != 0 || len(all[0].Message.Metadata) != 0 {
+			t.Errorf("not erased: %+v, %v", all, err)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A replayed event that fails for the moment is retried by the policy, before anything later of its key.
+func TestReplayedEventIsRetried(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, calls := newFlow(t), atomic.Int32{}
+		b := newBus(t, f.tr, bus.WithOutbox(f.box), bus.WithInbox(f.in), bus.WithOnDead(bus.HoldKey),
+			bus.WithRetry(middleware.RetryPolicy{MaxAttempts: 3, InitialDelay: time.Minute, MaxDelay: time.Minute}))
+		bus.Handle(b, f.topic, "fulfillment", func(ctx context.Context, e placed) error {
+			if e.N == 1 {
+				if calls.Add(1) < 6 { // three attempts, and three more after the redrive
+					return errNoStock
+				}
+			}
+			return insertEffect(ctx, e)
+		}, bus.Ignore[delivered]())
+		r := start(t, b)
+		mustRecord(t, f, placedEvent(1, 1), placedEvent(1, 2))
+		time.Sleep(6 * time.Minute)
+		wantParked(t, f, "e-1.1:dead e-1.2:held ")
+		if _, err := f.in.Redrive(t.Context(), operator); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Minute)
+		wantEffects(t, f, "1.1 1.2 ")
+		if err := r.stop(); err != nil || calls.Load() != 6 {
+			t.Errorf("%d calls, %v", calls.Load(), err)
+		}
+	})
+}
+
+// Where keys pass, a letter that a later event has overtaken is refused, unless the operator insists; then the version guard
+// keeps the newer state.
+func TestOvertakenLetterIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, bad := newFlow(t), new(broken)
+		bad.set("1.1", true)
+		b := newBus(t, f.tr, bus.WithOutbox(f.box), bus.WithInbox(f.in))
+		bus.Handle(b, f.topic, "fulfillment", func(ctx context.Context, e placed) error {
+			if bad.is(e) {
+				return bus.Permanent(errNoStock)
+			}
+			return insertEffect(ctx, e)
+		}, bus.Ignore[delivered]())
+		r := start(t, b)
+		mustRecord(t, f, placedEvent(1, 1), placedEvent(1, 2))
+		f.settle(t)
+		bad.set("1.1", false)
+		out, err := f.in.Redrive(t.Context(), operator)
+		if err != nil || out.Done != 0 || len(out.Refused) != 1 || out.Refused[0].ID != "e-1.1" {
+			t.Fatalf("%+v, %v; want a refusal", out, err)
+		}
+		o := operator
+		o.OutOfOrder, o.DryRun = true, true
+		if out, err = f.in.Redrive(t.Context(), o); err != nil || out.Done != 1 || out.Stale != 1 {
+			t.Fatalf("dry run: %+v, %v; want one that would be stale", out, err)
+		}
+		wantParked(t, f, "e-1.1:dead ")
+		o.DryRun = false
+		if out, err = f.in.Redrive(t.Context(), o); err != nil || out.Done != 1 {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		time.Sleep(time.Minute)
+		wantEffects(t, f, "1.2 ")
+		wantParked(t, f, "")
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatCannotBeRedrivenIsNamed(t *testing.T) {
+	t.Parallel()
+	f := newFlow(t)
+	if _, err := f.in.Redrive(t.Context(), inbox.Order{By: "ada"}); err == nil {
+		t.Error("an order without a reason was accepted")
+	}
+	o := operator
+	o.Filter.ID = "nobody"
+	if _, err := f.in.Redrive(t.Context(), o); !errors.Is(err, inbox.ErrNotParked) {
+		t.Errorf("got %v, want ErrNotParked", err)
+	}
+}
+
+// Random failures, permanent errors, deaths at every named point, redrives and discards, while new events come: of every key
+// what is applied is what was recorded, in its order, once each.
+func TestHeldKeysKeepTheirOrderWhateverHappens(t *testing.T) {
+	t.Parallel()
+	for range 8 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { holdWhatever(t, newDice(seed)) })
+		})
+	}
+}
+
+// dice are safe for concurrent use.
+type dice struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func newDice(seed uint64) *dice { return &dice{rng: rand.New(rand.NewPCG(seed, 1))} }
+
+func (d *dice) n(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rng.IntN(n)
+}
+
+// chance is true in so many of a hundred cases.
+func (d *dice) chance(percent int) bool { return d.n(100) < percent }
+
+func holdWhatever(t *testing.T, d *dice) {
+	const keys, each, lives = 4, 12, 6
+	f, bad, discarded := newFlow(t), new(broken), make(map[string]bool)
+	for k := range int64(keys) {
+		for n := range uint64(each) {
+			bad.set(name(placedEvent(k, n+1)), d.chance(20))
+		}
+	}
+	next := make([]uint64, keys)
+	live := func(dying bool) {
+		f.reopen(t)
+		ctx, end := context.WithCancel(crash.With(t.Context(), func(crash.Point) error {
+			if dying && d.n(1000) < 4 {
+				return errDied
+			}
+			return nil
+		}))
+		defer end()
+		b := newBus(t, f.tr, bus.WithOutbox(f.box), bus.WithInbox(f.in), bus.WithOnDead(bus.HoldKey), bus.WithDurableAttempts(),
+			bus.WithRetry(middleware.RetryPolicy{InitialDelay: 10 * time.Millisecond, MaxAttempts: 50, MaxDelay: time.Second}))
+		bus.Handle(b, f.topic, "fulfillment", func(ctx context.Context, e placed) error {
+			if err := insertEffect(ctx, e); err != nil {
+				return err
+			}
+			switch {
+			case bad.is(e):
+				return bus.Permanent(errNoStock)
+			case dying && d.chance(20):
+				return errNoStock
+			}
+			return nil
+		}, bus.Ignore[delivered]())
+		done := make(chan error, 1)
+		go func() { done <- b.Run(ctx) }()
+		<-b.Ready()
+		for range keys * each / lives {
+			k := d.n(keys)
+			if dying && next[k] < each {
+				e := placedEvent(int64(k), next[k]+1)
+				if f.record(ctx, e) == nil || f.record(t.Context(), e) == nil { // whoever died tries again
+					next[k]++
+				}
+			}
+			if d.chance(30) {
+				operate(t, f, bad, discarded, d)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(20 * time.Second)
+		for !dying && operate(t, f, bad, discarded, d) {
+			time.Sleep(20 * time.Second)
+		}
+		end()
+		<-done // what died ends with its error
+	}
+	for range lives {
+		live(true)
+	}
+	time.Sleep(2 * time.Minute) // longer than the leases of the dead
+	live(false)
+	f.settle(t)
+	checkHeldOrder(t, f, next, discarded)
+}
+
+// operate mends and redrives a dead letter, or discards it. It reports whether there was one.
+func operate(t *testing.T, f *flow, bad *broken, discarded map[string]bool, d *dice) bool {
+	t.Helper()
+	all, err := f.in.Parked(t.Context(), inbox.Filter{State: inbox.StateDead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) == 0 {
+		return false
+	}
+	p := all[d.n(len(all))]
+	o := operator
+	o.Filter.ID = p.ID
+	act := f.in.Redrive
+	if d.chance(25) {
+		act, discarded[p.ID[2:]] = f.in.Discard, true
+	} else if d.chance(60) {
+		bad.set(p.ID[2:], false)
+	}
+	if _, err := act(t.Context(), o); err != nil {
+		t.Errorf("%s: %v", p.ID, err)
+	}
+	return true
+}
+
+func checkHeldOrder(t *testing.T, f *flow, recorded []uint64, discarded map[string]bool) {
+	t.Helper()
+	want := make(map[int64][]uint64)
+	for k, n := range recorded {
+		for v := uint64(1); v <= n; v++ {
+			if !discarded[name(placedEvent(int64(k), v))] {
+				want[int64(k)] = append(want[int64(k)], v)
+			}
+		}
+	}
+	rows, err := f.db.Query(`SELECT order_id, n FROM effects ORDER BY rowid`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	got := make(map[int64][]uint64)
+	for rows.Next() {
+		var k int64
+		var n uint64
+		if err := rows.Scan(&k, &n); err != nil {
+			t.Fatal(err)
+		}
+		got[k] = append(got[k], n)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("applied\n%v, want\n%v", got, want)
+	}
+	if n := countRows(t, f, "seambus_held"); n != 0 {
+		t.Errorf("%d keys are still held", n)
+	}
+	if _, err := f.in.Redrive(context.Background(), operator); !errors.Is(err, inbox.ErrNotParked) {
+		t.Errorf("dead letters are left: %v", err)
+	}
+}

@@ -1,0 +1,45 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/event"
+)
+
+// Hold returns a place for dead letters that holds the rest of their keys: later events of a dead letter's key are parked
+// behind it, in their order, and acknowledged, by every inbox of the group on this database, until an operator redrives or
+// discards the letter. Then they are handled in that order, and new events of the key again as they come. A letter without a
+// key holds nothing. Compare [Inbox.Put], after which the key goes on.
+func (in *Inbox) Hold() event.DeadLetters { return holding{in} }
+
+type holding struct{ in *Inbox }
+
+// Put keeps the letter as Inbox.Put does, and marks its key as held in the same transaction.
+func (h holding) Put(ctx context.Context, letter *event.DeadLetter) error {
+	return h.in.put(ctx, letter, letter.Key != "")
+}
+
+// explain finds out why an id could not be claimed: it was handled, or its key is held. It parks the event then. Failed means
+// neither: the key was opened meanwhile.
+func (h *handling) explain(msg *message.Message) (verdict, error) {
+	var known, isHeld bool
+	e := h.env
+	if err := h.tx.QueryRowContext(h.ctx, h.in.sql.Known, h.group, e.Source, e.ID).Scan(&known); err != nil || known {
+		return duplicate, err
+	}
+	if err := h.tx.QueryRowContext(h.ctx, h.in.sql.LockHeld, h.group, h.topic, e.PartitionKey).Scan(&isHeld); err != nil || !isHeld {
+		return failed, err
+	}
+	args, err := parkArgs(&event.DeadLetter{
+		Message: msg, Topic: h.topic, Group: h.group, ID: e.ID, Source: e.Source, Key: e.PartitionKey, Time: time.Now(),
+	}, StateHeld, false)
+	if err != nil {
+		return failed, err
+	}
+	args[len(args)-1] = e.Type // a decoder may know it where the message does not say
+	_, err = h.tx.ExecContext(h.ctx, h.in.sql.Append, args...)
+	return held, err
+}

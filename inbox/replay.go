@@ -1,0 +1,312 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/internal/dialect"
+	"github.com/seambus/seambus/transport"
+)
+
+const (
+	// replayLease is how long a process that died keeps a key's replay from others. It only spares them the work: that one
+	// event is handled once, and after the one before it, is up to its row.
+	replayLease = time.Minute
+	// replayRetry is how long a replay waits after the database failed.
+	replayRetry = 5 * time.Second
+	// The replay looks for what other processes opened after replayPollMin of idleness, then at doubling intervals.
+	replayPollMin = time.Second
+	replayPollMax = 5 * time.Minute
+)
+
+// replayKey is the context key of a parked event's sequence.
+type replayKey struct{}
+
+// Replay returns a member of the group that is fed from the parked events instead of a broker: of every key that was opened
+// for replay it delivers what is parked, one after the other, and several keys at once. Its messages must reach this inbox's
+// Middleware for the same group, which takes the parked event away in the handler's transaction. What its handler nacks is
+// delivered again after the delay, before anything later of its key; a dead letter put meanwhile stays, and under [Inbox.Hold]
+// ends its key's replay. It serves one Subscribe.
+func (in *Inbox) Replay(cfg transport.SubscriberConfig) (transport.Subscriber, error) {
+	if cfg.Group == "" {
+		return nil, errors.New("inbox: replay: group is empty")
+	}
+	if cfg.Concurrency <= 0 {
+		cfg.Concurrency = transport.DefaultConcurrency
+	}
+	return &replay{in: in, group: cfg.Group, slots: make(chan struct{}, cfg.Concurrency)}, nil
+}
+
+type replay struct {
+	in    *Inbox
+	group string
+	slots chan struct{} // one for each key that is being replayed
+
+	mu     sync.Mutex
+	topic  string
+	closed bool
+	out    chan *message.Message
+	taking context.Context // ended by Drain and Close
+	stop   context.CancelFunc
+	live   context.Context // of the deliveries; ended at the drain's deadline and by Close
+	cut    context.CancelCauseFunc
+	wake   chan struct{}
+	keys   sync.WaitGroup
+	ended  chan struct{} // closed when the loop and all keys have ended
+}
+
+// Subscribe starts the replay.
+func (r *replay) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return nil, fmt.Errorf("inbox: replay %q as %q: %w", topic, r.group, transport.ErrClosed)
+	case r.out != nil:
+		return nil, fmt.Errorf("inbox: replay %q as %q: subscribed twice", topic, r.group)
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("inbox: replay %q as %q: %w", topic, r.group, ctx.Err())
+	}
+	r.topic, r.out, r.wake = topic, make(chan *message.Message), r.in.listen()
+	r.ended = make(chan struct{})
+	r.taking, r.stop = context.WithCancel(ctx)
+	r.live, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
+	go func() {
+		r.loop()
+		r.keys.Wait()
+		r.in.unlisten(r.wake)
+		close(r.out)
+		close(r.ended)
+	}()
+	return r.out, nil
+}
+
+// loop starts the replay of keys as they become due.
+func (r *replay) loop() {
+	idle := replayPollMin
+	for r.taking.Err() == nil {
+		started, err := r.startDue()
+		next := idle
+		switch {
+		case r.taking.Err() != nil:
+			return
+		case err != nil:
+			r.in.config.logger.WarnContext(r.taking, "replay of parked events failed", slog.Any("error", err))
+			next = replayRetry
+		case started:
+			idle, next = replayPollMin, replayPollMin
+		default:
+			idle = min(2*idle, replayPollMax)
+		}
+		if due, ok := r.nextDue(); ok {
+			next = min(next, max(time.Until(due), 0))
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-r.wake:
+			idle = replayPollMin
+		case <-timer.C:
+		case <-r.taking.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// startDue starts what is due, as far as there are slots, and reports whether it started any.
+func (r *replay) startDue() (started bool, err error) {
+	due, err := r.dueKeys()
+	for _, k := range due {
+		select {
+		case r.slots <- struct{}{}:
+		default:
+			return started, err // a key that ends wakes the loop
+		}
+		mine, leaseErr := affects(r.in.db.ExecContext(r.taking, r.in.sql.LeaseKey,
+			dialect.Micros(time.Now().Add(replayLease)), r.group, r.topic, k.key, k.notBefore))
+		if leaseErr != nil || !mine {
+			<-r.slots
+			err = errors.Join(err, leaseErr)
+			continue
+		}
+		started = true
+		r.keys.Go(func() {
+			defer func() { <-r.slots; r.in.signal(r.wake) }()
+			r.run(k.key)
+		})
+	}
+	return started, err
+}
+
+type dueKey struct {
+	key       string
+	notBefore int64
+}
+
+func (r *replay) dueKeys() (due []dueKey, err error) {
+	rows, err := r.in.db.QueryContext(r.taking, r.in.sql.DueKeys, r.group, r.topic, dialect.Micros(time.Now()), cap(r.slots))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Err(), rows.Close()) }()
+	for rows.Next() {
+		var k dueKey
+		if err := rows.Scan(&k.key, &k.notBefore); err != nil {
+			return due, err
+		}
+		due = append(due, k)
+	}
+	return due, nil
+}
+
+func (r *replay) nextDue() (time.Time, bool) {
+	var at sql.NullInt64
+	if err := r.in.db.QueryRowContext(r.taking, r.in.sql.NextDue, r.group, r.topic).Scan(&at); err != nil || !at.Valid {
+		return time.Time{}, false
+	}
+	return time.UnixMicro(at.Int64), true
+}
+
+// run replays one key until it is open, blocked, postponed, or the replay ends.
+func (r *replay) run(key string) {
+	for {
+		again, delay, err := r.step(key)
+		switch {
+		case err != nil && r.taking.Err() == nil:
+			r.in.config.logger.WarnContext(r.taking, "replay of parked events failed", slog.Any("error", err))
+			delay = replayRetry
+		case err == nil && again && r.taking.Err() == nil:
+			continue
+		case err == nil && !again && delay < 0:
+			return // open or blocked: there is no replay to postpone
+		}
+		r.postpone(key, max(delay, 0))
+		return
+	}
+}
+
+// step replays the head of a key. It reports whether to go on, and if not, when to come back; negative means never.
+func (r *replay) step(key string) (again bool, delay time.Duration, err error) {
+	var holds bool
+	head, err := scanParked(r.in.db.QueryRowContext(r.taking, r.in.sql.Head, r.group, r.topic, key), &holds)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		// Where nothing was opened, somebody has parked one more since the head was looked for.
+		opened, err := affects(r.in.db.ExecContext(r.taking, r.in.sql.Open, r.group, r.topic, key))
+		return !opened, -1, err
+	case err != nil:
+		return false, 0, err
+	case head.State == StateDead:
+		_, err := r.in.db.ExecContext(r.taking, r.in.sql.Block, r.group, r.topic, key)
+		return false, -1, err
+	}
+	acked, delay := r.deliver(&head)
+	if !acked {
+		return false, delay, nil
+	}
+	// Acknowledged without the middleware: ignored, or a duplicate of what was handled.
+	_, err = r.in.db.ExecContext(context.WithoutCancel(r.taking), r.in.sql.Take, head.Sequence)
+	return true, 0, err
+}
+
+// deliver hands out one event and waits for its verdict.
+func (r *replay) deliver(p *Parked) (acked bool, delay time.Duration) {
+	d := &transport.Delivery{Topic: r.topic, Group: r.group, Key: p.Key, Partition: -1, Deliveries: max(p.Attempts, 1)}
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.live, replayKey{}, p.Sequence))
+	defer cancel(context.Canceled)
+	msg := p.Message
+	msg.SetContext(transport.WithDelivery(ctx, d))
+	select {
+	case r.out <- msg:
+	case <-r.taking.Done():
+		return false, 0
+	}
+	select {
+	case <-msg.Acked():
+		return true, 0
+	case <-msg.Nacked():
+		return false, d.Delay()
+	case <-r.live.Done():
+		return false, 0
+	}
+}
+
+// postpone gives the key back, for whoever is there when its time comes.
+func (r *replay) postpone(key string, delay time.Duration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.taking), replayRetry)
+	defer cancel()
+	_, err := r.in.db.ExecContext(ctx, r.in.sql.Postpone, dialect.Micros(time.Now().Add(delay)), r.group, r.topic, key)
+	if err != nil { // its lease will end
+		r.in.config.logger.WarnContext(ctx, "replay of parked events: key not given back", slog.Any("error", err))
+	}
+}
+
+// Drain takes nothing more and waits for what is being handled; at the end of ctx it is cut off, and stays parked.
+func (r *replay) Drain(ctx context.Context) error {
+	r.mu.Lock()
+	subscribed := r.out != nil
+	r.mu.Unlock()
+	if !subscribed {
+		return nil
+	}
+	r.stop()
+	select {
+	case <-r.ended:
+		return nil
+	case <-ctx.Done():
+	}
+	r.cut(transport.ErrShutdown)
+	<-r.ended
+	return fmt.Errorf("inbox: drain replay of %q as %q: %w", r.topic, r.group, ctx.Err())
+}
+
+// Close cuts off what is being handled and closes the channel.
+func (r *replay) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	subscribed := r.out != nil
+	r.mu.Unlock()
+	if !subscribed {
+		return nil
+	}
+	r.stop()
+	r.cut(transport.ErrShutdown)
+	<-r.ended
+	return nil
+}
+
+// listen returns a channel that gets a signal when something in this process may have made a replay due.
+func (in *Inbox) listen() chan struct{} {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	wake := make(chan struct{}, 1)
+	in.wakes[wake] = struct{}{}
+	return wake
+}
+
+func (in *Inbox) unlisten(wake chan struct{}) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.wakes, wake)
+}
+
+func (in *Inbox) wakeAll() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for wake := range in.wakes {
+		in.signal(wake)
+	}
+}
+
+func (*Inbox) signal(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
