@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -79,6 +80,20 @@ func (a inboxAttempts) GiveBack(ctx context.Context, k middleware.Key) error {
 
 func (a inboxAttempts) Forget(ctx context.Context, k middleware.Key) error {
 	return a.in.ForgetAttempts(ctx, k.Group, k.Source, k.ID)
+}
+
+func (a inboxAttempts) FirstAttempt(ctx context.Context, k middleware.Key) (time.Time, error) {
+	_, began, err := a.in.AttemptHistory(ctx, k.Group, k.Source, k.ID)
+	return began, err
+}
+
+func (a inboxAttempts) Failed(ctx context.Context, k middleware.Key, f event.Failure) error {
+	return a.in.NoteFailure(ctx, k.Group, k.Source, k.ID, f)
+}
+
+func (a inboxAttempts) Failures(ctx context.Context, k middleware.Key) ([]event.Failure, error) {
+	h, _, err := a.in.AttemptHistory(ctx, k.Group, k.Source, k.ID)
+	return h, err
 }
 
 func (b *Bus) deadLetters(s *subscription) event.DeadLetters {

@@ -38,6 +38,33 @@ type DeadLetter struct {
 	// FirstAttempt is zero where it is not known.
 	FirstAttempt time.Time
 	Time         time.Time
+	// History tells of the failed attempts, oldest first, as far as they are known: the newest 50 at most.
+	History []Failure
+}
+
+// Failure is one failed attempt.
+type Failure struct {
+	Attempt int       `json:"attempt"`
+	Time    time.Time `json:"time"`
+	// Node is where it failed: the host's name and the process's number.
+	Node string `json:"node,omitempty"`
+	// Class is one of the Class constants; Reason is the error's text, cleaned and cut.
+	Class  string `json:"class"`
+	Reason string `json:"reason"`
+	// TraceID is that of the attempt's span, empty where there is none.
+	TraceID string `json:"traceId,omitempty"`
+}
+
+// MaxHistory is how many failures a history keeps: the newest.
+const MaxHistory = 50
+
+// Remember returns history with f at its end, and no longer than [MaxHistory].
+func Remember(history []Failure, f Failure) []Failure {
+	history = append(history, f)
+	if over := len(history) - MaxHistory; over > 0 {
+		history = append(history[:0:0], history[over:]...)
+	}
+	return history
 }
 
 // DeadLetters keeps what was given up: a topic on the broker, or a table beside the inbox. Put must be safe for

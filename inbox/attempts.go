@@ -2,9 +2,13 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/internal/dialect"
 )
 
@@ -28,16 +32,52 @@ func (in *Inbox) GiveBackAttempt(ctx context.Context, group, source, id string) 
 	return in.attempt(ctx, "give back attempt", in.sql.GiveBackAttempt, group, source, id)
 }
 
+// NoteFailure adds a failure to the history of an event whose attempts are counted.
+func (in *Inbox) NoteFailure(ctx context.Context, group, source, id string, f event.Failure) error {
+	history, _, err := in.AttemptHistory(ctx, group, source, id)
+	if err != nil {
+		return err
+	}
+	text, err := encodeHistory(event.Remember(history, f))
+	if err != nil {
+		return fmt.Errorf("inbox: note failure of %.80q: %w", id, err)
+	}
+	return in.attempt(ctx, "note failure", in.sql.NoteAttempt, text, group, source, id)
+}
+
+// AttemptHistory returns the failures of an event whose attempts are counted, oldest first, and when its first attempt began;
+// nothing if none is counted.
+func (in *Inbox) AttemptHistory(ctx context.Context, group, source, id string) (h []event.Failure, began time.Time, err error) {
+	if err := outside(ctx, "read attempts", id); err != nil {
+		return nil, began, err
+	}
+	var text string
+	var micros int64
+	err = in.db.QueryRowContext(ctx, in.sql.AttemptHistory, group, source, id).Scan(&text, &micros)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, began, nil
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &h)
+	}
+	if err != nil {
+		return nil, began, fmt.Errorf("inbox: read attempts of %.80q: %w", id, err)
+	}
+	return h, dialect.Time(micros), nil
+}
+
 // ForgetAttempts drops the count of an event that is done or given up.
 func (in *Inbox) ForgetAttempts(ctx context.Context, group, source, id string) error {
 	return in.attempt(ctx, "forget attempts", in.sql.ForgetAttempts, group, source, id)
 }
 
-func (in *Inbox) attempt(ctx context.Context, operation, query, group, source, id string) error {
+// attempt runs a statement whose last argument is the event's id.
+func (in *Inbox) attempt(ctx context.Context, operation, query string, args ...any) error {
+	id, _ := args[len(args)-1].(string)
 	if err := outside(ctx, operation, id); err != nil {
 		return err
 	}
-	if _, err := in.db.ExecContext(ctx, query, group, source, id); err != nil {
+	if _, err := in.db.ExecContext(ctx, query, args...); err != nil {
 		return fmt.Errorf("inbox: %s %.80q: %w", operation, id, err)
 	}
 	return nil

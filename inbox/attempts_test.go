@@ -3,8 +3,10 @@ package inbox_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/inbox"
@@ -58,5 +60,35 @@ func TestAttemptIsNotCountedInsideTheTransactionItCounts(t *testing.T) {
 	})
 	if !errors.Is(err, inbox.ErrNested) {
 		t.Errorf("forget: %v, want ErrNested", err)
+	}
+}
+
+// What became of failed attempts outlives the process that made them.
+func TestAttemptsRememberTheirFailures(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t, 1)
+	ctx := t.Context()
+	if h, began, err := b.in.AttemptHistory(ctx, group, "shop", "e1"); err != nil || h != nil || !began.IsZero() {
+		t.Errorf("before any attempt: %v, %v, %v", h, began, err)
+	}
+	before := time.Now().Add(-time.Second)
+	for n := range 2 {
+		if _, err := b.in.BeginAttempt(ctx, group, "shop", "e1"); err != nil {
+			t.Fatal(err)
+		}
+		f := event.Failure{Attempt: n + 1, Time: time.Now().UTC(), Node: "host/1", Class: event.ClassTransient, Reason: "no <stock>"}
+		if err := b.in.NoteFailure(ctx, group, "shop", "e1", f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, began, err := b.in.AttemptHistory(ctx, group, "shop", "e1")
+	if err != nil || len(h) != 2 || h[1].Attempt != 2 || h[1].Reason != "no <stock>" || began.Before(before) || began.After(h[0].Time) {
+		t.Errorf("%+v, began %v, %v", h, began, err)
+	}
+	l := letter("e1", nil)
+	l.History = h
+	put(t, b.in, l)
+	if diff := cmp.Diff(h, parked(t, b.in, inbox.Filter{})[0].History); diff != "" {
+		t.Errorf("the letter's history (-put +read):\n%s", diff)
 	}
 }

@@ -39,7 +39,7 @@ func (h *handling) explain(msg *message.Message) (verdict, error) {
 	if err != nil {
 		return failed, err
 	}
-	args[len(args)-1] = e.Type // a decoder may know it where the message does not say
+	args[parkedType] = e.Type // a decoder knows it where the message does not say
 	_, err = h.tx.ExecContext(h.ctx, h.in.sql.Append, args...)
 	return held, err
 }

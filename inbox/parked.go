@@ -104,6 +104,9 @@ func (in *Inbox) transact(ctx context.Context, fn func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// parkedType is where among the arguments of the statements that park the event's type is.
+const parkedType = 17
+
 // parkArgs returns the arguments of the statements that park.
 func parkArgs(letter *event.DeadLetter, state string, holds bool) ([]any, error) {
 	msg, id, at := letter.Message, letter.ID, letter.Time
@@ -120,10 +123,14 @@ func parkArgs(letter *event.DeadLetter, state string, holds bool) ([]any, error)
 	if err != nil {
 		return nil, err
 	}
+	history, err := encodeHistory(letter.History)
+	if err != nil {
+		return nil, err
+	}
 	return []any{
 		letter.Group, letter.Topic, letter.Key, letter.Source, id, letter.Handler, msg.UUID, metadata, notNil(msg.Payload),
 		state, holds, letter.Attempts, letter.Class, letter.Reason, 0, dialect.Micros(letter.FirstAttempt), dialect.Micros(at),
-		msg.Metadata[event.MetaType],
+		msg.Metadata[event.MetaType], history,
 	}, nil
 }
 
@@ -163,13 +170,13 @@ func (in *Inbox) CountParked(ctx context.Context, f Filter) (int, error) {
 // scanParked reads a row; more is where columns beyond a parked event's own go.
 func scanParked(row interface{ Scan(dest ...any) error }, more ...any) (p Parked, err error) {
 	var (
-		uuid, metadata           string
+		uuid, metadata, history  string
 		payload                  []byte
 		notBefore, first, parked int64
 	)
 	err = row.Scan(append([]any{
 		&p.Sequence, &p.Group, &p.Topic, &p.Key, &p.Source, &p.ID, &p.Handler, &uuid, &metadata, &payload,
-		&p.State, &p.Attempts, &p.Class, &p.Reason, &notBefore, &first, &parked, &p.Type,
+		&p.State, &p.Attempts, &p.Class, &p.Reason, &notBefore, &first, &parked, &p.Type, &history,
 	}, more...)...)
 	if err != nil {
 		return p, err
@@ -178,8 +185,20 @@ func scanParked(row interface{ Scan(dest ...any) error }, more ...any) (p Parked
 	if p.Message.Metadata, err = decodeMetadata(metadata); err != nil {
 		return p, fmt.Errorf("sequence %d: metadata: %w", p.Sequence, err)
 	}
+	if err := json.Unmarshal([]byte(history), &p.History); err != nil {
+		return p, fmt.Errorf("sequence %d: history: %w", p.Sequence, err)
+	}
 	p.NotBefore, p.FirstAttempt, p.Time = dialect.Time(notBefore), dialect.Time(first), dialect.Time(parked)
 	return p, nil
+}
+
+// encodeHistory returns a history as a JSON array.
+func encodeHistory(h []event.Failure) (string, error) {
+	if len(h) == 0 {
+		return "[]", nil
+	}
+	text, err := json.Marshal(h)
+	return string(text), err
 }
 
 // notNil returns payload as a value that the driver does not take for NULL.

@@ -33,8 +33,8 @@ func TestSweepDeletesWhatIsPastItsRetention(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, b.in, letter("dead", nil))
-	mustExec(t, b.db, `INSERT INTO seambus_attempts (grp, source, event_id, attempts, updated_at) VALUES
-		('g', '', 'old', 1, 0), ('g', '', 'new', 1, 1 << 60)`)
+	mustExec(t, b.db, `INSERT INTO seambus_attempts (grp, source, event_id, attempts, began_at, updated_at) VALUES
+		('g', '', 'old', 1, 0, 0), ('g', '', 'new', 1, 1, 1 << 60)`)
 
 	for _, want := range []int64{1777, 0} {
 		n, err := b.in.Sweep(t.Context())

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/event"
 )
 
 // AttemptStore counts handler calls. It must be safe for concurrent use.
@@ -25,6 +28,15 @@ type AttemptStore interface {
 type AttemptTimes interface {
 	// FirstAttempt returns when the first call that still counts was begun, or zero where that is not known.
 	FirstAttempt(ctx context.Context, k Key) (time.Time, error)
+}
+
+// AttemptLog is what an [AttemptStore] may offer besides: it keeps what became of failed calls for as long as their count, for
+// [DeadLetter] to tell.
+type AttemptLog interface {
+	// Failed adds a failure to the event's history.
+	Failed(ctx context.Context, k Key, f event.Failure) error
+	// Failures returns the event's history, oldest first.
+	Failures(ctx context.Context, k Key) ([]event.Failure, error)
 }
 
 // ErrNoVerdict is the error of an event whose last attempt ended without one: the process died in it, or its dead letter
@@ -71,6 +83,8 @@ func Attempts(store AttemptStore) message.HandlerMiddleware {
 				c.final()
 			case cutOff(ctx):
 				c.giveBack()
+			default:
+				c.failed(msg.Context(), err)
 			}
 			return out, err
 		}
@@ -96,6 +110,7 @@ type count struct {
 	key        Key
 	n          int
 	began      time.Time
+	history    []event.Failure
 	prev, next *count
 }
 
@@ -137,6 +152,25 @@ func (s *memoryAttempts) FirstAttempt(_ context.Context, k Key) (time.Time, erro
 		return c.began, nil
 	}
 	return time.Time{}, nil
+}
+
+// Failed and Failures make the store an AttemptLog.
+func (s *memoryAttempts) Failed(_ context.Context, k Key, f event.Failure) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.counts.get(k); ok {
+		c.history = event.Remember(c.history, f)
+	}
+	return nil
+}
+
+func (s *memoryAttempts) Failures(_ context.Context, k Key) ([]event.Failure, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.counts.get(k); ok {
+		return slices.Clone(c.history), nil
+	}
+	return nil, nil
 }
 
 func (s *memoryAttempts) GiveBack(_ context.Context, k Key) error {

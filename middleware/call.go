@@ -2,10 +2,17 @@ package middleware
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/internal/errtext"
+	"github.com/seambus/seambus/internal/tracing"
 )
 
 // call is what the links say to each other about one delivery: Retry how many attempts there are, Attempts which one it
@@ -53,6 +60,38 @@ func (c *call) began(ctx context.Context) time.Time {
 	}
 	return time.Time{}
 }
+
+// failed notes in the store what became of the attempt. A note that cannot be made is missed by nobody who handles events.
+func (c *call) failed(ctx context.Context, err error) {
+	if log, ok := c.store.(AttemptLog); ok {
+		_ = log.Failed(context.WithoutCancel(c.Context), c.key, event.Failure{
+			Attempt: int(c.attempt.Load()), Time: time.Now().UTC(), Node: node(), Class: event.Class(err), Reason: errtext.Clean(err),
+			TraceID: tracing.ID(ctx),
+		})
+	}
+}
+
+// history returns what is known of the failed attempts.
+func (c *call) history(ctx context.Context) []event.Failure {
+	log, ok := c.store.(AttemptLog)
+	if !ok {
+		return nil
+	}
+	failures, err := log.Failures(ctx, c.key)
+	if err != nil { // as with began
+		return nil
+	}
+	return failures
+}
+
+// node names this process among those that handle.
+var node = sync.OnceValue(func() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+})
 
 // giveBack takes the latest attempt back. Failing to is one attempt too many at worst.
 func (c *call) giveBack() {

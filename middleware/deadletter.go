@@ -101,7 +101,7 @@ func (d *deadLetter) letter(msg *message.Message, c *call, err error) *event.Dea
 	letter := &event.DeadLetter{
 		Message: msg.Copy(), Topic: topicOf(ctx), Group: groupOf(ctx), Handler: d.handler,
 		ID: msg.UUID, Key: transport.Key(msg), Class: event.Class(err), Attempts: max(int(c.attempt.Load()), 1),
-		FirstAttempt: c.began(ctx), Time: time.Now().UTC(),
+		FirstAttempt: c.began(ctx), Time: time.Now().UTC(), History: c.history(ctx),
 	}
 	if letter.Handler == "" {
 		letter.Handler = message.HandlerNameFromCtx(ctx)

@@ -222,3 +222,50 @@ func TestDeadLetterHasTheBrokersKeyWhereTheMessageHasNone(t *testing.T) {
 		t.Errorf("letters %+v, want the delivery's key", dead.all)
 	}
 }
+
+// circle is an error that wraps itself.
+type circle struct{}
+
+func (circle) Error() string   { return "round" }
+func (c circle) Unwrap() error { return c }
+
+func TestErrorThatWrapsItselfIsGivenUpLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]message.HandlerFunc{
+		"returned": func(*message.Message) ([]*message.Message, error) { return nil, circle{} },
+		"panicked": func(*message.Message) ([]*message.Message, error) { panic(circle{}) },
+	} {
+		dead := new(letters)
+		_, err := chain(h, middleware.Recover(), middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 1}),
+			middleware.Attempts(middleware.NewMemoryAttempts()), middleware.Recover())(newMessage("1"))
+		if err != nil || len(dead.all) != 1 || !strings.Contains(dead.all[0].Reason, "round") {
+			t.Errorf("%s: %v, letters %+v", name, err, dead.all)
+		}
+	}
+}
+
+// A letter tells of every attempt, oldest first, and of the newest where there were too many.
+func TestDeadLetterTellsEveryAttempt(t *testing.T) {
+	t.Parallel()
+	for attempts, first := range map[int]int{3: 1, 60: 11} {
+		dead, calls := new(letters), 0
+		h := chain(func(*message.Message) ([]*message.Message, error) {
+			calls++
+			return nil, fmt.Errorf("boom\x00 %d", calls)
+		}, middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: attempts}),
+			middleware.Attempts(middleware.NewMemoryAttempts()))
+		for n := range attempts {
+			msg := newMessage("1")
+			deliver(t.Context(), msg, n+1)
+			_, _ = h(msg)
+		}
+		if len(dead.all) != 1 {
+			t.Fatalf("%d letters", len(dead.all))
+		}
+		history := dead.all[0].History
+		if len(history) != attempts-first+1 || history[0].Attempt != first || history[0].Reason != fmt.Sprint("boom  ", first) ||
+			history[0].Class != event.ClassTransient || history[0].Node == "" || history[0].Time.IsZero() {
+			t.Errorf("%d attempts: history of %d beginning %+v", attempts, len(history), history[0])
+		}
+	}
+}

@@ -22,11 +22,15 @@ type Inbox struct {
 	BeginAttempt string
 	// GiveBackAttempt takes one back, down to none: group, source, id.
 	GiveBackAttempt string
+	// AttemptHistory reads an event's history, JSON, and when its first attempt began: group, source, id.
+	AttemptHistory string
+	// NoteAttempt writes its history: history, group, source, id.
+	NoteAttempt string
 	// ForgetAttempts deletes the count: group, source, id.
 	ForgetAttempts string
 
 	// Park inserts or renews a parked event, unless its id was handled: group, topic, key, source, id, handler, message uuid,
-	// metadata, payload, state, holds, attempts, class, reason, not before, first attempt, parked at, type. The first known first
+	// metadata, payload, state, holds, attempts, class, reason, not before, first attempt, parked at, type, history. The first known first
 	// attempt stays, and the place among the others.
 	Park string
 	// Append parks an event behind the others of its key, unless it is there: as Park.

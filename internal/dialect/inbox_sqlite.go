@@ -21,10 +21,12 @@ VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 ON CONFLICT DO UPDATE SET version = excluded.version WHERE seambus_versions.version < excluded.version`,
 		MarkStale: `UPDATE seambus_inbox SET stale = 1 WHERE grp = ? AND source = ? AND event_id = ?`,
 
-		BeginAttempt: `INSERT INTO seambus_attempts (grp, source, event_id, attempts, updated_at) VALUES (?, ?, ?, 1, ?)
-ON CONFLICT DO UPDATE SET attempts = attempts + 1, updated_at = excluded.updated_at RETURNING attempts`,
+		BeginAttempt: `INSERT INTO seambus_attempts (grp, source, event_id, attempts, began_at, updated_at)
+VALUES (?1, ?2, ?3, 1, ?4, ?4) ON CONFLICT DO UPDATE SET attempts = attempts + 1, updated_at = excluded.updated_at RETURNING attempts`,
 		GiveBackAttempt: `UPDATE seambus_attempts SET attempts = attempts - 1
 WHERE grp = ? AND source = ? AND event_id = ? AND attempts > 0`,
+		AttemptHistory: `SELECT history, began_at FROM seambus_attempts WHERE grp = ? AND source = ? AND event_id = ?`,
+		NoteAttempt:    `UPDATE seambus_attempts SET history = ? WHERE grp = ? AND source = ? AND event_id = ?`,
 		ForgetAttempts: `DELETE FROM seambus_attempts WHERE grp = ? AND source = ? AND event_id = ?`,
 
 		Park: sqlitePark + `
@@ -33,7 +35,7 @@ ON CONFLICT (grp, source, event_id) DO UPDATE SET topic = excluded.topic, partit
   payload = excluded.payload, state = excluded.state, holds = excluded.holds, attempts = excluded.attempts,
   class = excluded.class, reason = excluded.reason, not_before = excluded.not_before,
   first_attempt = coalesce(nullif(seambus_parked.first_attempt, 0), excluded.first_attempt), parked_at = excluded.parked_at,
-  event_type = excluded.event_type`,
+  event_type = excluded.event_type, history = excluded.history`,
 		Append: sqlitePark + ` ON CONFLICT DO NOTHING`,
 		Hold: `INSERT INTO seambus_held (grp, topic, partition_key, state, since) VALUES (?, ?, ?, 'held', ?)
 ON CONFLICT DO UPDATE SET state = 'held', not_before = 0`,
@@ -53,9 +55,9 @@ ORDER BY seq LIMIT 1`,
 		Ready: `UPDATE seambus_parked SET state = 'ready', holds = 0 WHERE seq = ? AND state = 'dead'`,
 		Replay: `INSERT INTO seambus_held (grp, topic, partition_key, state, since) VALUES (?, ?, ?, 'replay', ?)
 ON CONFLICT DO UPDATE SET state = 'replay', not_before = CASE state WHEN 'replay' THEN not_before ELSE 0 END`,
-		Unblock:    `UPDATE seambus_held SET state = 'replay', not_before = 0 WHERE ` + sqliteKey + ` AND state = 'held'`,
-		Discard:    `UPDATE seambus_parked SET state = 'discarded', holds = 0 WHERE seq = ? AND state = 'dead'`,
-		Erase:      `UPDATE seambus_parked SET payload = x'', metadata = '{}' WHERE seq = ? AND state = 'discarded'`,
+		Unblock: `UPDATE seambus_held SET state = 'replay', not_before = 0 WHERE ` + sqliteKey + ` AND state = 'held'`,
+		Discard: `UPDATE seambus_parked SET state = 'discarded', holds = 0 WHERE seq = ? AND state = 'dead'`,
+		Erase:   `UPDATE seambus_parked SET payload = x'', metadata = '{}' WHERE seq = ? AND state = 'discarded'`,
 		Overtaken: `SELECT EXISTS (SELECT 1 FROM seambus_versions
   WHERE grp = ?1 AND topic = ?2 AND partition_key = ?3 AND ?4 IS NOT NULL AND version > ?4)
 OR (?4 IS NULL AND ?3 <> '' AND EXISTS (SELECT 1 FROM seambus_inbox
@@ -85,11 +87,11 @@ const (
 	sqliteHolding = `(state IN ('held', 'ready') OR holds = 1)`
 
 	sqliteParkedColumns = `seq, grp, topic, partition_key, source, event_id, handler, message_uuid, metadata, payload, state,
-  attempts, class, reason, not_before, first_attempt, parked_at, event_type`
+  attempts, class, reason, not_before, first_attempt, parked_at, event_type, history`
 
 	sqlitePark = `INSERT INTO seambus_parked (grp, topic, partition_key, source, event_id, handler, message_uuid, metadata,
-  payload, state, holds, attempts, class, reason, not_before, first_attempt, parked_at, event_type)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18
+  payload, state, holds, attempts, class, reason, not_before, first_attempt, parked_at, event_type, history)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
 WHERE NOT EXISTS (SELECT 1 FROM seambus_inbox WHERE grp = ?1 AND source = ?4 AND event_id = ?5)`
 )
 

@@ -44,3 +44,36 @@ func clean(s, empty string) string {
 	}
 	return s
 }
+
+// maxWraps is how many errors one may wrap before nobody meant it.
+const maxWraps = 1000
+
+// Bounded returns err, or, where it wraps itself or more errors than anybody means to, its text alone: errors.Is and
+// errors.As would never return.
+func Bounded(err error) error {
+	if left := maxWraps; count(err, &left) {
+		return err
+	}
+	return fmt.Errorf("%T that wraps itself: %s", err, Clean(err))
+}
+
+// count walks what err wraps and reports whether it came to an end.
+func count(err error, left *int) bool {
+	if err == nil {
+		return true
+	}
+	if *left--; *left < 0 {
+		return false
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return count(e.Unwrap(), left)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if !count(inner, left) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -46,3 +46,26 @@ func FuzzClean(f *testing.F) {
 		}
 	})
 }
+
+// circle wraps itself, at some distance.
+type circle struct{ inner error }
+
+func (*circle) Error() string   { return "round" }
+func (c *circle) Unwrap() error { return c.inner }
+
+func TestBoundedEndsWhatWrapsItself(t *testing.T) {
+	t.Parallel()
+	round := &circle{}
+	round.inner = errors.Join(errors.New("beside"), round)
+	got := errtext.Bounded(round)
+	if errors.Is(got, errtext.Bounded(nil)) || !strings.Contains(got.Error(), "round") || errors.Unwrap(got) != nil {
+		t.Errorf("got %v", got)
+	}
+	deep := errors.New("deep")
+	for range 100 {
+		deep = &circle{deep}
+	}
+	if errtext.Bounded(deep) != deep {
+		t.Error("an error that ends was replaced")
+	}
+}

@@ -27,3 +27,11 @@ func Extract(ctx context.Context, md map[string]string) context.Context {
 	}
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier(md))
 }
+
+// ID returns the id of ctx's trace, or nothing.
+func ID(ctx context.Context) string {
+	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
+		return sc.TraceID().String()
+	}
+	return ""
+}

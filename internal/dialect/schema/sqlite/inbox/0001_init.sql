@@ -29,7 +29,8 @@ CREATE TABLE seambus_attempts (
     source     TEXT    NOT NULL,
     event_id   TEXT    NOT NULL,
     attempts   INTEGER NOT NULL,
-    last_error TEXT    NOT NULL DEFAULT '',
+    history    TEXT    NOT NULL DEFAULT '[]', -- of failures, JSON
+    began_at   INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (grp, source, event_id)
 ) STRICT, WITHOUT ROWID;
@@ -54,6 +55,7 @@ CREATE TABLE seambus_parked (
     attempts      INTEGER NOT NULL,
     class         TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
+    history       TEXT    NOT NULL DEFAULT '[]', -- of failed attempts, JSON
     not_before    INTEGER NOT NULL DEFAULT 0,
     first_attempt INTEGER NOT NULL DEFAULT 0,
     parked_at     INTEGER NOT NULL,
