@@ -3,6 +3,7 @@ package transporttest
 // Cases returns the suite.
 func Cases() []Case {
 	return []Case{
+		{Name: "the harness declares what the transport says of itself", run: declared},
 		{Name: "bytes and headers arrive unchanged", Needs: Bytes, run: bytesUnchanged},
 		{Name: "the largest message arrives and a larger one is refused by name", Needs: Limits, run: limitsRefused},
 		{Name: "a delivery says where it came from", run: deliverySaysWhere},
