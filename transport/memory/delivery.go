@@ -192,10 +192,11 @@ func (w *worker) run(sub *subscription) {
 				return
 			}
 			sub.passes(crash.Delivered)
-			goOn := true
-			if c, goOn = w.deliver(sub, c); !goOn {
+			next, goOn := w.deliver(sub, c)
+			if !goOn {
 				return
 			}
+			c = next
 		}
 	}
 }

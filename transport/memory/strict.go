@@ -117,11 +117,14 @@ func sqsSize(msg *message.Message) int {
 	const kind = len("String")
 	size, plain := 0, len(msg.Metadata)+2 <= maxAttributes // the message's UUID travels as one, room is left for another
 	for name, value := range msg.Metadata {
-		plain = plain && value != "" && isText(value)
+		plain = plain && value != "" && isText(value) && isAttributeName(name)
 		size += len(name) + kind + len(value)
 	}
 	if !plain {
-		packed, _ := json.Marshal(msg.Metadata) // strings always can be
+		packed, err := json.Marshal(msg.Metadata)
+		if err != nil { // never: strings always can be
+			return maxMessage + 1
+		}
 		size = len("seambus_metadata") + kind + len(packed)
 	}
 	size += len(event.MetaID) + kind + len(msg.UUID)
@@ -143,6 +146,15 @@ func isText[T ~string | ~[]byte](s T) bool {
 		}
 	}
 	return true
+}
+
+func isAttributeName(name string) bool {
+	for _, r := range name {
+		if (r|0x20 < 'a' || r|0x20 > 'z') && (r < '0' || r > '9') && r != '_' && r != '-' && r != '.' {
+			return false
+		}
+	}
+	return name != "" && len(name) <= 256
 }
 
 // kafkaSize returns what msg takes at most as a record in a batch of its own: key, value, headers and their lengths.
