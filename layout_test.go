@@ -31,6 +31,7 @@ var allowed = map[string][]string{
 	"internal/crash":          {},
 	"internal/dialect":        {"partition"},
 	"internal/errtext":        {},
+	"internal/guarantees":     {"transport/transporttest"},
 	"internal/tracing":        {"event"},
 	"internal/txhook":         {},
 }
