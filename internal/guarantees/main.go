@@ -95,7 +95,7 @@ func run(ctx context.Context, root string, check bool) error {
 	if err != nil {
 		return err
 	}
-	old, err := os.ReadFile(filepath.Join(root, page))
+	old, err := os.ReadFile(filepath.Join(root, page)) //nolint:gosec // root is given by the program itself
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func runTests(ctx context.Context, root, dir string, into results) error {
 		list = append(list, name)
 	}
 	pattern := "^(" + strings.Join(list, "|") + ")$"
-	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-timeout=5m", "-run", pattern, "./"+dir)
+	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-timeout=5m", "-run", pattern, "./"+dir) //nolint:gosec // names from this file
 	cmd.Dir, cmd.Stderr = root, os.Stderr
 	out, err := cmd.Output()
 	if _, failed := errors.AsType[*exec.ExitError](err); err != nil && !failed {

@@ -36,7 +36,7 @@ func TestTableLinksEachPromiseToItsTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "| promise | memory |\n|---|---|\n| *its suite* | `TestConformance` |\n" +
+	want := "| promise | memory |\n| --- | --- |\n| *its suite* | `TestConformance` |\n" +
 		"| bytes arrive | [pass](../transport/memory/conformance_test.go) |\n" +
 		"| Watermill's suite (`TestWatermillSuite`) | [pass](../transport/memory/pubsub_test.go) |\n"
 	if table != want {

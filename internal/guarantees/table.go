@@ -27,9 +27,9 @@ type result struct {
 
 // event is one line of go test -json.
 type event struct {
-	Action string
-	Test   string
-	Output string
+	Action string `json:"Action"`
+	Test   string `json:"Test"`
+	Output string `json:"Output"`
 }
 
 func (res results) read(dir string, r io.Reader) error {
@@ -82,25 +82,27 @@ func (res results) cell(c column, r row, tests map[string][]string) (string, err
 // render returns the table, or everything that keeps a promise from being shown.
 func render(columns []column, promises []row, res results, tests map[string][]string) (string, error) {
 	var b strings.Builder
-	head, rule, suite := "| promise |", "|---|", "| *its suite* |"
-	for _, c := range columns {
-		head += " " + c.title + " |"
-		rule += "---|"
-		suite += " `" + c.suite + "` |"
+	line := func(first string, of func(column) string) {
+		b.WriteString("| " + first + " |")
+		for _, c := range columns {
+			b.WriteString(" " + of(c) + " |")
+		}
+		b.WriteByte('\n')
 	}
-	fmt.Fprintf(&b, "%s\n%s\n%s\n", head, rule, suite)
+	line("promise", func(c column) string { return c.title })
+	line("---", func(column) string { return "---" })
+	line("*its suite*", func(c column) string { return "`" + c.suite + "`" })
 	var errs []error
 	for _, r := range promises {
-		line := "| " + r.promise
+		promise := r.promise
 		if r.test != "" {
-			line += " (`" + r.test + "`)"
+			promise += " (`" + r.test + "`)"
 		}
-		for _, c := range columns {
+		line(promise, func(c column) string {
 			cell, err := res.cell(c, r, tests)
 			errs = append(errs, err)
-			line += " | " + cell
-		}
-		fmt.Fprintf(&b, "%s |\n", line)
+			return cell
+		})
 	}
 	return b.String(), errors.Join(errs...)
 }
