@@ -17,11 +17,11 @@ const module = "github.com/seambus/seambus"
 
 // allowed says what each package may import of this module. Imports point down and never back.
 var allowed = map[string][]string{
-	"":                        {},
-	"event":                   {},
-	"partition":               {},
-	"transport":               {"event", "partition"},
-	"transport/memory":        {"event", "partition", "transport", "internal/crash"},
+	"":                 {},
+	"event":            {},
+	"partition":        {},
+	"transport":        {"event", "partition"},
+	"transport/memory": {"event", "partition", "transport", "internal/crash"},
 	// What tests import is no layer: the failure script is played below the standard chain, whatever the transport.
 	"transport/transporttest": {"event", "partition", "transport", "middleware"},
 	"middleware":              {"event", "transport", "internal/errtext", "internal/tracing"},

@@ -17,7 +17,7 @@ type Limits struct {
 	// Size returns how many bytes a message takes as the broker counts them, in the form in which it is sent: packed, encoded,
 	// with names and types. It must be safe for concurrent use and must not keep the message. Nil means payload plus
 	// metadata names and values.
-	Size func(msg *message.Message) int
+	Size func(msg *message.Message) int `json:"-"`
 	// Headers bounds the number of metadata entries.
 	Headers int
 	// KeyBytes bounds the partition key.
