@@ -3,10 +3,10 @@ GO ?= go
 LINT = $(GO) tool -modfile=tools.mod golangci-lint
 BENCHTIME ?= 1x
 
-.PHONY: help test test-fast lint tidy-check generate generate-check examples bench-once ci
+.PHONY: help test test-fast lint tidy-check generate generate-check guarantees guarantees-check examples bench-once ci
 
 help: ## print this help
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 test: ## run every test with the race detector, in random order
 	$(GO) test -race -shuffle=on -timeout 15m ./...
@@ -26,6 +26,12 @@ generate: ## write the generated injectors anew
 
 generate-check: ## fail if generated code is out of date
 	$(GO) tool wire diff ./examples/fulfillment
+
+guarantees: ## write the table of docs/guarantees.md anew, from the conformance suite's results
+	$(GO) run ./internal/guarantees
+
+guarantees-check: ## fail if the table of docs/guarantees.md is not what the tests say
+	$(GO) run ./internal/guarantees -check
 
 examples: ## run the examples
 	$(GO) run ./examples/fulfillment --orders 500

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -67,10 +69,13 @@ func placedEvent(order int64, n uint64) placed {
 	return placed{OrderID: order, N: n, ID: fmt.Sprintf("e-%d.%d", order, n)}
 }
 
+// wantEffects compares the effects, those of each order in their order.
 func wantEffects(t *testing.T, f *flow, want string) {
 	t.Helper()
-	if got := effects(t, f.db); got != want {
-		t.Errorf("effects %q, want %q", got, want)
+	got := strings.Fields(effects(t, f.db))
+	slices.SortStableFunc(got, func(a, b string) int { return strings.Compare(a[:2], b[:2]) })
+	if text := strings.Join(got, " "); text != want {
+		t.Errorf("effects %q, want %q", text, want)
 	}
 }
 
@@ -111,7 +116,7 @@ func TestDeadLetterHoldsItsKeyUntilItIsRedriven(t *testing.T) {
 			mustRecord(t, f, placedEvent(1, n), placedEvent(2, n))
 		}
 		f.settle(t)
-		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 ")
+		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4")
 		wantParked(t, f, "e-1.2:dead e-1.3:held e-1.4:held ")
 
 		out, err := f.in.Redrive(t.Context(), operator) // nothing was mended: it dies again and the key stays held
@@ -119,7 +124,7 @@ func TestDeadLetterHoldsItsKeyUntilItIsRedriven(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		time.Sleep(time.Minute)
-		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 ")
+		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4")
 		wantParked(t, f, "e-1.2:dead e-1.3:held e-1.4:held ")
 
 		bad.set("1.2", false)
@@ -127,11 +132,11 @@ func TestDeadLetterHoldsItsKeyUntilItIsRedriven(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		time.Sleep(time.Minute)
-		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 1.2 1.3 1.4 ")
+		wantEffects(t, f, "1.1 1.2 1.3 1.4 2.1 2.2 2.3 2.4")
 		wantParked(t, f, "")
 		mustRecord(t, f, placedEvent(1, 5))
 		f.settle(t)
-		wantEffects(t, f, "1.1 2.1 2.2 2.3 2.4 1.2 1.3 1.4 1.5 ")
+		wantEffects(t, f, "1.1 1.2 1.3 1.4 1.5 2.1 2.2 2.3 2.4")
 		if err := r.stop(); err != nil {
 			t.Error(err)
 		}
@@ -164,7 +169,7 @@ func TestDiscardedLetterHoldsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.settle(t)
-		wantEffects(t, f, "1.2 ")
+		wantEffects(t, f, "1.2")
 		wantParked(t, f, "e-1.1:discarded ")
 		all, err := f.in.Parked(t.Context(), inbox.Filter{})
 		if err != nil || len(all[0].Message.Payload) != 0 || len(all[0].Message.Metadata) != 0 {
@@ -199,7 +204,7 @@ func TestReplayedEventIsRetried(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Minute)
-		wantEffects(t, f, "1.1 1.2 ")
+		wantEffects(t, f, "1.1 1.2")
 		if err := r.stop(); err != nil || calls.Load() != 6 {
 			t.Errorf("%d calls, %v", calls.Load(), err)
 		}
@@ -239,7 +244,7 @@ func TestOvertakenLetterIsRefused(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		time.Sleep(time.Minute)
-		wantEffects(t, f, "1.2 ")
+		wantEffects(t, f, "1.2")
 		wantParked(t, f, "")
 		if err := r.stop(); err != nil {
 			t.Error(err)

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -33,6 +34,27 @@ func TestLimitsNameEverythingThatIsTooMuch(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q: %v", want, err)
 		}
+	}
+}
+
+func TestLimitsCountAMessageAsItsBrokerDoes(t *testing.T) {
+	t.Parallel()
+	msg := message.NewMessage("m-1", make([]byte, 90))
+	msg.Metadata["name"] = "value"
+	if got := (transport.Limits{}).Bytes(msg); got != 99 {
+		t.Errorf("payload, name and value are %d bytes, want 99", got)
+	}
+	doubled := transport.Limits{MessageBytes: 100, Size: func(m *message.Message) int { return 2 * len(m.Payload) }}
+	if le, ok := errors.AsType[*transport.LimitError](doubled.Check(msg)); !ok || le.Got != 180 || doubled.Bytes(msg) != 180 {
+		t.Errorf("got %v, want what Size says", le)
+	}
+	counted := false
+	unlimited := transport.Limits{Size: func(*message.Message) int { counted = true; return 0 }}
+	if err := unlimited.Check(msg); err != nil || counted {
+		t.Errorf("%v; counted without a limit: %t", err, counted)
+	}
+	if out, err := json.Marshal(doubled); err != nil || !strings.Contains(string(out), `"MessageBytes":100`) {
+		t.Errorf("limits as JSON: %s, %v", out, err)
 	}
 }
 

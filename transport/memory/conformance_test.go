@@ -13,10 +13,20 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	transporttest.Run(t, harness())
+	transporttest.Run(t, harness(memory.WithLimits(transport.Limits{MessageBytes: 1 << 20})))
 }
 
-func harness() transporttest.Harness {
+func TestConformanceStrictSQS(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, harness(memory.WithStrict(memory.SQS)))
+}
+
+func TestConformanceStrictKafka(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, harness(memory.WithStrict(memory.Kafka)))
+}
+
+func harness(opts ...memory.Option) transporttest.Harness {
 	return transporttest.Harness{
 		Bubble: true,
 		Unit:   time.Second,
@@ -28,7 +38,7 @@ func harness() transporttest.Harness {
 			if first != nil {
 				return first, nil // it is the broker as well
 			}
-			return memory.New(memory.WithLease(10*time.Second), memory.WithLimits(transport.Limits{MessageBytes: 1 << 20})), nil
+			return memory.New(append([]memory.Option{memory.WithLease(10 * time.Second)}, opts...)...), nil
 		},
 		ExpireLease: func(t transport.Transport, topic, group, id string) error {
 			if !t.(*memory.Transport).ExpireLease(topic, group, id) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/seambus/seambus/internal/crash"
 	"github.com/seambus/seambus/internal/lazyctx"
-	"github.com/seambus/seambus/partition"
 	"github.com/seambus/seambus/transport"
 )
 
@@ -22,7 +21,6 @@ var errCrashed = errors.New("member crashed")
 type delivery struct {
 	transport.Delivery
 	lazyctx.Context
-	id     string
 	worker *worker
 }
 
@@ -40,7 +38,9 @@ type worker struct {
 
 	mu      sync.Mutex
 	current *delivery
-	cutBy   error // no further delivery once set
+	claim   claim            // what current delivers
+	message *message.Message // and as what
+	cutBy   error            // no further delivery once set
 }
 
 // stop ends the current delivery. The lock is held.
@@ -67,13 +67,13 @@ func (w *worker) cut(cause error) bool {
 }
 
 // begin makes d the current delivery, unless the worker was cut: then it returns by what.
-func (w *worker) begin(d *delivery) error {
+func (w *worker) begin(d *delivery, c claim, msg *message.Message) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.cutBy != nil {
 		return w.cutBy
 	}
-	w.current = d
+	w.current, w.claim, w.message = d, c, msg
 	select {
 	case <-w.ended: // of an earlier one, which had settled by then
 	default:
@@ -93,100 +93,115 @@ func (w *worker) takeBack(d *delivery) {
 func (w *worker) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.current = nil
+	w.current, w.claim, w.message = nil, nil, nil
 }
 
-// expire ends the current delivery if it is of the message id, as if its lease had run out.
-func (w *worker) expire(id string) bool {
+// holds returns what the worker is delivering, or nil.
+func (w *worker) holds() claim {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.current == nil || w.current.id != id {
+	return w.claim
+}
+
+// acked reports whether the handler of c has acknowledged it, which the worker may not have noticed yet.
+func (w *worker) acked(c claim) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claim != c {
 		return false
 	}
-	w.stop(transport.ErrLeaseLost)
-	return true
+	select {
+	case <-w.message.Acked():
+		return true
+	default:
+		return false
+	}
+}
+
+// stopIf ends the current delivery if it is of c.
+func (w *worker) stopIf(c claim, cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claim == c {
+		w.stop(cause)
+	}
 }
 
 func (w *worker) run(sub *subscription) {
+	defer sub.source.release() // what others wait with, this one leaves behind
 	for {
-		taken, err := sub.group.lanes.Take(sub.taking)
+		c, err := sub.source.take(sub.taking)
 		if err != nil {
 			return
 		}
-		if sub.taking.Err() != nil { // taking does not ask while there is something to take
-			taken.Retry(0)
-			return
-		}
-		sub.passes(crash.Delivered)
-		taken.Item.deliveries++
-		if !w.deliver(sub, taken) {
-			return
+		for c != nil {
+			if sub.taking.Err() != nil { // taking does not ask while there is something to take
+				c.back(sub, transport.ErrShutdown)
+				return
+			}
+			sub.passes(crash.Delivered)
+			next, goOn := w.deliver(sub, c)
+			if !goOn {
+				return
+			}
+			c = next
 		}
 	}
 }
 
-// deliver hands out one message and settles it. It reports false when the worker is to end.
-func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool {
-	d, msg := sub.deliveryOf(taken.Item)
+// deliver hands out one message and settles it. It returns what the worker must deliver next, if anything, and false when
+// the worker is to end.
+func (w *worker) deliver(sub *subscription, c claim) (next claim, goOn bool) {
+	d, msg := sub.deliveryOf(c)
 	d.worker = w
 	defer d.End(context.Canceled)
-	if err := w.begin(d); err != nil {
-		sub.handBack(taken, err)
-		return false
+	if err := w.begin(d, c, msg); err != nil {
+		c.back(sub, err)
+		return nil, false
 	}
 	defer w.end()
+	if !c.live() { // from here on, whoever ends it finds it in this worker
+		c.back(sub, transport.ErrLeaseLost)
+		return nil, true
+	}
 	select {
 	case sub.out <- msg:
 	case <-sub.taking.Done():
-		sub.handBack(taken, d.Ended())
-		return false
+		c.back(sub, d.Ended())
+		return nil, false
 	case <-w.ended:
-		sub.handBack(taken, d.Ended())
-		return true
+		c.back(sub, d.Ended())
+		return nil, true
 	}
 	if sub.taking.Err() != nil { // a drain began while it was being sent
 		sub.takeBack()
 	}
 	select {
 	case <-msg.Acked():
-		taken.Done()
-		taken.Item.settle.groupDone()
+		next = c.done()
 		sub.passes(crash.Acked)
 	case <-msg.Nacked():
-		taken.Retry(d.Delay())
+		c.retry(d.Delay())
 	case <-w.ended:
-		sub.handBack(taken, d.Ended())
+		c.back(sub, d.Ended())
 	}
-	return true
+	return next, true
 }
 
-func (sub *subscription) deliveryOf(e entry) (*delivery, *message.Message) {
+func (sub *subscription) deliveryOf(c claim) (*delivery, *message.Message) {
+	s, deliveries, partition := c.message()
 	d := &delivery{
 		Delivery: transport.Delivery{
-			Topic: sub.topic, Group: sub.group.name, Key: e.key, Partition: -1, Deliveries: e.deliveries,
+			Topic: sub.topic, Group: sub.group.name, Key: s.key, Partition: partition, Deliveries: deliveries,
 		},
-		id: e.uuid,
 	}
 	d.Init(sub.values, time.Time{})
-	msg := message.NewMessage(e.uuid, slices.Clone(e.payload))
-	for _, h := range e.metadata {
+	msg := message.NewMessage(s.uuid, slices.Clone(s.payload))
+	for _, h := range s.metadata {
 		msg.Metadata[h.name] = h.value
 	}
 	msg.SetContext(d)
 	return d, msg
-}
-
-// handBack returns a message that was not settled. A crashed member keeps it until its lease is over; a delivery that was
-// cut off by a shutdown does not count.
-func (sub *subscription) handBack(taken *partition.Taken[entry], cause error) {
-	switch {
-	case errors.Is(cause, errCrashed):
-		sub.transport.after(sub.transport.cfg.lease, func() { taken.Retry(0) })
-		return
-	case !errors.Is(cause, transport.ErrLeaseLost):
-		taken.Item.deliveries--
-	}
-	taken.Retry(0)
 }
 
 // passes lets a test crash the member at a point of the path.
@@ -199,6 +214,7 @@ func (sub *subscription) passes(p crash.Point) {
 // crash makes the member vanish as a killed process would: it takes nothing in, settles nothing, and what it holds comes
 // back when the lease is over. Handlers that still run find their context cancelled and their acks ignored.
 func (sub *subscription) crash() {
+	sub.source.die()
 	sub.stopTaking()
 	sub.cut(errCrashed)
 }

@@ -2,7 +2,9 @@ package memory
 
 // ExpireLease ends the lease of the message called id that a member of the group has in flight: its handler's context is
 // cancelled with transport.ErrLeaseLost, its ack is ignored, and the message is delivered again before later ones of its key. It
-// reports whether there was such a delivery. It is a fault to inject in tests.
+// reports whether there was such a delivery. Strict modes do it as their broker would: SQS makes the message visible, and the
+// handler learns of it when its member next renews; Kafka takes the message's partition from the member. It is a fault to
+// inject in tests.
 func (t *Transport) ExpireLease(topic, group, id string) bool {
 	for _, s := range t.live() {
 		for _, sub := range s.all(false) {
@@ -10,13 +12,40 @@ func (t *Transport) ExpireLease(topic, group, id string) bool {
 				continue
 			}
 			for i := range sub.workers {
-				if sub.workers[i].expire(id) {
+				c := sub.workers[i].holds()
+				if c == nil {
+					continue
+				}
+				if s, _, _ := c.message(); s.uuid == id {
+					c.expire(&sub.workers[i])
 					return true
 				}
 			}
 		}
 	}
 	return false
+}
+
+// Rebalance takes every partition of the group from its member and gives all of them out anew, to other members where there
+// are any: contexts of the handlers that run are cancelled with transport.ErrLeaseLost, what is finished is committed before,
+// what is acknowledged later is ignored, and everything beyond the committed offsets is delivered again. It returns how many
+// partitions were taken: none without WithStrict(Kafka), since only Kafka has them. It is a fault to inject in tests.
+func (t *Transport) Rebalance(topic, group string) int {
+	t.mu.Lock()
+	tp := t.topics[topic]
+	t.mu.Unlock()
+	if tp == nil {
+		return 0
+	}
+	tp.mu.Lock()
+	groups := tp.groups
+	tp.mu.Unlock()
+	for _, g := range groups {
+		if g.name == group {
+			return g.queue.rebalance()
+		}
+	}
+	return 0
 }
 
 // Crash makes the group's members vanish as killed processes would: they settle nothing more, and what they hold is

@@ -14,6 +14,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// modes are the behaviours that everything must hold on.
+func modes() map[string][]memory.Option {
+	return map[string][]memory.Option{
+		"default":      nil,
+		"strict SQS":   {memory.WithStrict(memory.SQS)},
+		"strict Kafka": {memory.WithStrict(memory.Kafka)},
+	}
+}
+
 // keyed returns a message called id on key.
 func keyed(key, id string) *message.Message {
 	msg := message.NewMessage(id, []byte(id))

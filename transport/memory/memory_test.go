@@ -459,18 +459,23 @@ func TestBytesAndMetadataArriveUnchangedAndUnaliased(t *testing.T) {
 // acknowledged, in order, and nothing is lost.
 func TestOrderPerKeySurvivesEverything(t *testing.T) {
 	t.Parallel()
-	for run := range 8 {
-		seed := uint64(time.Now().UnixNano()) + uint64(run)
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+	for mode, opts := range modes() {
+		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { storm(t, seed) })
+			for run := range 8 {
+				seed := uint64(time.Now().UnixNano()) + uint64(run)
+				t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) { storm(t, seed, opts...) })
+				})
+			}
 		})
 	}
 }
 
-func storm(t *testing.T, seed uint64) {
+func storm(t *testing.T, seed uint64, opts ...memory.Option) {
 	const publishers, perPublisher = 16, 40
-	b := broker(t, memory.WithLease(time.Second), memory.WithBuffer(100))
+	b := broker(t, append([]memory.Option{memory.WithLease(time.Second), memory.WithBuffer(100)}, opts...)...)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	var mu sync.Mutex
 	acked := make(map[string]int) // by key: how many, which is the next number
@@ -530,9 +535,12 @@ func storm(t *testing.T, seed uint64) {
 		crng := rand.New(rand.NewPCG(seed, rng.Uint64()))
 		go consume(msgs, stop, crng)
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
-		switch rng.IntN(3) {
+		switch rng.IntN(4) {
 		case 0:
 			b.Crash("g")
+		case 2:
+			b.Rebalance("orders", "g")
+			time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
 		case 1:
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			_ = sub.Drain(ctx) // may leave some: they are handed back

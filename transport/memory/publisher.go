@@ -55,7 +55,7 @@ func (p *publisher) publish(tp *topic, msg *message.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := p.transport.cfg.limits.Check(msg); err != nil {
+	if err := p.transport.caps.Limits.Check(msg); err != nil {
 		return err
 	}
 	err := tp.accept(ctx, msg)

@@ -13,20 +13,28 @@ import (
 
 // Watermill's universal suite. Its messages have no key, so order is claimed with a publisher that gives all of them one.
 func TestWatermillSuite(t *testing.T) {
-	b := broker(t)
-	tests.TestPubSub(t, tests.Features{
-		ConsumerGroups: true,
-		Persistent:     true,
-	}, pubSub(b, ""), groupPubSub(b, ""))
+	for mode, opts := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			b := broker(t, opts...)
+			tests.TestPubSub(t, tests.Features{
+				ConsumerGroups: true,
+				Persistent:     true,
+			}, pubSub(b, ""), groupPubSub(b, ""))
+		})
+	}
 }
 
 func TestWatermillSuiteInOrder(t *testing.T) {
-	b := broker(t)
-	tests.TestPubSub(t, tests.Features{
-		ConsumerGroups:  true,
-		Persistent:      true,
-		GuaranteedOrder: true,
-	}, pubSub(b, "key"), groupPubSub(b, "key"))
+	for mode, opts := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			b := broker(t, opts...)
+			tests.TestPubSub(t, tests.Features{
+				ConsumerGroups:  true,
+				Persistent:      true,
+				GuaranteedOrder: true,
+			}, pubSub(b, "key"), groupPubSub(b, "key"))
+		})
+	}
 }
 
 func pubSub(b *memory.Transport, key string) tests.PubSubConstructor {

@@ -48,6 +48,7 @@ func (s *Subscriber) Drain(ctx context.Context) error {
 	subs := s.all(false)
 	for _, sub := range subs {
 		sub.stopTaking()
+		sub.source.release()
 		sub.takeBack()
 	}
 	var errs []error
@@ -80,6 +81,7 @@ type subscription struct {
 	transport *Transport
 	topic     string
 	group     *group
+	source    source
 	out       chan *message.Message
 	values    context.Context // Subscribe's, without its cancellation
 	hook      func(crash.Point) error
@@ -105,6 +107,9 @@ func newSubscription(ctx context.Context, t *Transport, tp *topic, cfg transport
 	sub.taking, sub.stopTaking = context.WithCancel(sub.values)
 	for i := range sub.workers {
 		sub.workers[i].ended = make(chan struct{}, 1)
+	}
+	sub.source = sub.group.queue.open(sub)
+	for i := range sub.workers {
 		sub.running.Go(func() { sub.workers[i].run(sub) })
 	}
 	go func() {
@@ -116,6 +121,7 @@ func newSubscription(ctx context.Context, t *Transport, tp *topic, cfg transport
 }
 
 func (sub *subscription) drain(ctx context.Context) error {
+	defer sub.source.leave() // whatever ends the drain, the workers have ended by then
 	select {
 	case <-sub.stopped:
 		return nil
@@ -145,6 +151,7 @@ func (sub *subscription) end() {
 	<-sub.stopped
 	sub.closing.Do(func() {
 		sub.takeBack()
+		sub.source.leave()
 		close(sub.out)
 	})
 }

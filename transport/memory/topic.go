@@ -9,7 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/event"
-	"github.com/seambus/seambus/partition"
 	"github.com/seambus/seambus/transport"
 )
 
@@ -17,6 +16,7 @@ import (
 type topic struct {
 	name string
 	cfg  *config
+	home *Transport
 	turn chan struct{} // holds one token while nobody publishes
 
 	mu      sync.Mutex
@@ -25,10 +25,10 @@ type topic struct {
 	seen    window
 }
 
-// group is what one consumer group has before it.
+// group is one consumer group and what it has before it.
 type group struct {
 	name  string
-	lanes *partition.Lanes[entry]
+	queue queue
 }
 
 // stored is an accepted message, copied as sending it over a wire would: the publisher may use its own again. It is shared
@@ -89,8 +89,8 @@ func (s *settlement) notify(fn func()) {
 	}
 }
 
-func newTopic(name string, cfg *config) *topic {
-	t := &topic{name: name, cfg: cfg, turn: make(chan struct{}, 1)}
+func newTopic(name string, home *Transport) *topic {
+	t := &topic{name: name, cfg: &home.cfg, home: home, turn: make(chan struct{}, 1)}
 	t.turn <- struct{}{}
 	return t
 }
@@ -104,9 +104,9 @@ func (t *topic) group(name string) *group {
 			return g
 		}
 	}
-	g := &group{name: name, lanes: partition.NewLanes[entry](partition.LanesConfig{MaxHeld: t.cfg.buffer})}
+	g := &group{name: name, queue: t.home.newQueue()}
 	for _, s := range t.backlog {
-		_ = g.lanes.TryAdd(s.key, entry{stored: s}) // never full: the backlog has the buffer's bound
+		_ = g.queue.add(context.Background(), s) // never full: the backlog has the buffer's bound
 	}
 	t.backlog = nil
 	t.groups = append(slices.Clip(t.groups), g)
@@ -123,26 +123,26 @@ func (t *topic) accept(ctx context.Context, msg *message.Message) error {
 	defer func() { t.turn <- struct{}{} }()
 	fn := transport.Settled(ctx)
 	var id string
-	if t.cfg.window > 0 {
+	if *t.cfg.window > 0 {
 		id = msg.UUID + "\x00" + msg.Metadata[event.MetaGeneration]
-		if original := t.seen.find(id, t.cfg.window); original != nil {
+		if original := t.seen.find(id, *t.cfg.window); original != nil {
 			original.notify(fn)
 			return nil
 		}
 	}
 	s := snapshot(msg)
-	if fn != nil || t.cfg.window > 0 {
+	if fn != nil || *t.cfg.window > 0 {
 		s.settle = new(settlement)
 	}
 	for _, g := range t.route(s) {
-		if err := g.lanes.Add(ctx, s.key, entry{stored: s}); err != nil {
+		if err := g.queue.add(ctx, s); err != nil {
 			return err
 		}
 	}
 	if s.settle != nil {
 		s.settle.notify(fn)
 	}
-	if t.cfg.window > 0 {
+	if *t.cfg.window > 0 {
 		t.seen.add(id, s.settle)
 	}
 	return nil
@@ -170,7 +170,7 @@ func (t *topic) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, g := range t.groups {
-		g.lanes.Close()
+		g.queue.close()
 	}
 	t.backlog = nil
 }
@@ -220,7 +220,7 @@ func (t *topic) held() int {
 	defer t.mu.Unlock()
 	n := 0
 	for _, g := range t.groups {
-		n += g.lanes.Len()
+		n += g.queue.held()
 	}
 	return n
 }

@@ -27,10 +27,14 @@ type option func(*config)
 func (o option) apply(c *config) { o(c) }
 
 type config struct {
-	lease  time.Duration
-	window time.Duration
-	buffer int
-	limits transport.Limits
+	mode       Mode
+	lease      time.Duration
+	window     *time.Duration // nil: what the mode says
+	buffer     int
+	partitions int
+	limits     *transport.Limits // nil: what the mode says
+	maxDelay   time.Duration
+	ackFault   func(id string) error // what the broker says to an ack, in tests
 }
 
 // WithLease sets how long the deliveries of a crashed member stay with it before others get them; the default is
@@ -41,10 +45,11 @@ func WithLease(d time.Duration) Option {
 }
 
 // WithDedupWindow makes a topic drop a message whose id (and generation) it accepted less than d ago, as SQS FIFO does for
-// five minutes. The default is zero: like Kafka, it drops nothing, which is the harder case for a handler. It costs memory
-// for every id in the window.
+// five minutes. The default is zero: like Kafka, it drops nothing, which is the harder case for a handler. With
+// WithStrict(SQS) it is [SQSDedupWindow]. It costs memory for every id in the window. Its clock is time.Now, which is virtual
+// in a testing/synctest bubble.
 func WithDedupWindow(d time.Duration) Option {
-	return option(func(c *config) { c.window = max(d, 0) })
+	return option(func(c *config) { c.window = new(max(d, 0)) })
 }
 
 // WithBuffer bounds how many messages each group holds, waiting and in flight; the default is [DefaultBuffer], less than 1
@@ -54,15 +59,17 @@ func WithBuffer(n int) Option {
 	return option(func(c *config) { c.buffer = max(n, 1) })
 }
 
-// WithLimits makes the transport refuse what breaks l, as a real broker would. The default has no limits.
+// WithLimits makes the transport refuse what breaks l, as a real broker would. The default has no limits, or those of the
+// broker that [WithStrict] names.
 func WithLimits(l transport.Limits) Option {
-	return option(func(c *config) { c.limits = l })
+	return option(func(c *config) { c.limits = &l })
 }
 
 // Transport is a broker in this process and the connection to it at once: whoever shares the value shares the broker.
 // It is safe for concurrent use, and has goroutines only while there are subscriptions.
 type Transport struct {
-	cfg config
+	cfg  config
+	caps transport.Capabilities
 
 	mu      sync.Mutex
 	topics  map[string]*topic
@@ -76,7 +83,7 @@ var _ transport.Transport = (*Transport)(nil)
 // New returns an empty broker.
 func New(opts ...Option) *Transport {
 	t := &Transport{
-		cfg:     config{lease: DefaultLease, buffer: DefaultBuffer},
+		cfg:     config{lease: DefaultLease, buffer: DefaultBuffer, partitions: DefaultPartitions},
 		topics:  make(map[string]*topic),
 		members: make(map[*Subscriber]struct{}),
 		timers:  make(map[*time.Timer]struct{}),
@@ -84,13 +91,12 @@ func New(opts ...Option) *Transport {
 	for _, o := range opts {
 		o.apply(&t.cfg)
 	}
+	t.caps = t.cfg.finish()
 	return t
 }
 
-// Capabilities says that nothing survives the process.
-func (t *Transport) Capabilities() transport.Capabilities {
-	return transport.Capabilities{Name: "memory", Limits: t.cfg.limits}
-}
+// Capabilities says that nothing survives the process, and in a strict mode what the mode's broker allows.
+func (t *Transport) Capabilities() transport.Capabilities { return t.caps }
 
 // Publisher returns a publisher; all of them are alike. Closing one closes nothing else.
 func (t *Transport) Publisher() message.Publisher { return &publisher{transport: t} }
@@ -151,7 +157,7 @@ func (t *Transport) topic(name string) (*topic, error) {
 	}
 	tp, ok := t.topics[name]
 	if !ok {
-		tp = newTopic(name, &t.cfg)
+		tp = newTopic(name, t)
 		t.topics[name] = tp
 	}
 	return tp, nil

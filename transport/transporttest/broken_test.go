@@ -2,6 +2,8 @@ package transporttest_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.uber.org/goleak"
 
+	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/transport"
 	"github.com/seambus/seambus/transport/memory"
 	"github.com/seambus/seambus/transport/transporttest"
@@ -79,6 +82,12 @@ func TestBrokenTransportsAreCaughtByName(t *testing.T) {
 		{"swallows publish errors", "a failed publish names what failed and nothing later of its key is sent", "PublishError", swallows},
 		{"ignores the publisher's context", "a publish whose context has ended is refused", "want context", ignoresContext},
 		{"changes headers", "bytes and headers arrive unchanged", "header", dropsEmpty},
+		{"forgets delays", "a nack waits for its delay", "no sooner than", forgetsDelays},
+		{"counts no deliveries", "deliveries are counted", "want 2", forgetsDelays},
+		{"forgets delays, in the script", scriptCase, "too soon", forgetsDelays},
+		{"lets later events pass a nack, in the script", scriptCase, "failure script", dropsNacks},
+		{"changes headers, in the script", scriptCase, "failure script", dropsDead},
+		{"settles what no group has seen", "settled means acknowledged by every group", "settled while", settlesEarly},
 	} {
 		t.Run(tc.fault, func(t *testing.T) {
 			t.Parallel()
@@ -247,27 +256,142 @@ func dropsEmpty(b *memory.Transport) *faulty {
 	}}
 }
 
-func TestHarnessThatDeclaresWhatItLacksFailsByName(t *testing.T) {
+// forgetsDelays passes on copies that have a delivery of their own, and so keeps neither delay nor count.
+func forgetsDelays(b *memory.Transport) *faulty {
+	return &faulty{Transport: b, member: func(s transport.Subscriber) transport.Subscriber {
+		return relayed{s, func(ctx context.Context, in <-chan *message.Message, out chan<- *message.Message) {
+			for m := range in {
+				d, _ := transport.FromContext(m.Context())
+				c := m.Copy()
+				c.SetContext(transport.WithDelivery(m.Context(), &transport.Delivery{
+					Topic: d.Topic, Group: d.Group, Key: d.Key, Partition: -1, Deliveries: 1,
+				}))
+				go func() {
+					if !handOver(ctx, out, c) {
+						return
+					}
+					select {
+					case <-c.Acked():
+						m.Ack()
+					default:
+						m.Nack()
+					}
+				}()
+			}
+		}}
+	}}
+}
+
+// dropsDead loses what a dead letter says.
+func dropsDead(b *memory.Transport) *faulty {
+	return &faulty{Transport: b, pub: func(p message.Publisher) message.Publisher {
+		return publishFunc(func(topic string, msgs ...*message.Message) error {
+			for _, m := range msgs {
+				delete(m.Metadata, event.MetaDeadClass)
+			}
+			return p.Publish(topic, msgs...)
+		})
+	}}
+}
+
+func settlesEarly(b *memory.Transport) *faulty {
+	return &faulty{Transport: b, pub: func(p message.Publisher) message.Publisher {
+		return publishFunc(func(topic string, msgs ...*message.Message) error {
+			for i, m := range msgs {
+				if fn := transport.Settled(m.Context()); fn != nil {
+					fn()
+					msgs[i] = m.Copy()
+				}
+			}
+			return p.Publish(topic, msgs...)
+		})
+	}}
+}
+
+const scriptCase = "the failure script leaves the same trace as everywhere"
+
+func memoryHarness(make func() transport.Transport, declares ...transporttest.Feature) transporttest.Harness {
+	return transporttest.Harness{
+		Unit: time.Second, Declares: declares,
+		Open: func(_ context.Context, first transport.Transport) (transport.Transport, error) {
+			if first != nil {
+				return first, nil
+			}
+			return make(), nil
+		},
+		ExpireLease: func(transport.Transport, string, string, string) error { return nil },
+		Crash:       func(transport.Transport, string) error { return nil },
+		Restart:     func(context.Context) error { return errors.New("cannot be restarted") },
+	}
+}
+
+func TestHarnessThatIsIncompleteOrDeclaresTheUnknownIsRefusedByName(t *testing.T) {
 	t.Parallel()
-	err := transporttest.Validate(transporttest.Harness{Declares: []transporttest.Feature{transporttest.Leases, transporttest.Restart}})
-	for _, want := range []string{`"leases"`, `"restart"`, "Open is nil"} {
+	err := transporttest.Validate(transporttest.Harness{Declares: []transporttest.Feature{
+		transporttest.Leases, transporttest.Restart, transporttest.Crash, "telepathy",
+	}})
+	for _, want := range []string{`"leases"`, `"restart"`, `"crash"`, `"telepathy"`, "Open is nil"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %s: %v", want, err)
 		}
 	}
 }
 
-// A transport that declares limits and has none fails with that capability's name.
-func TestDeclaredCapabilityThatTheTransportLacks(t *testing.T) {
+// For every capability: a harness that declares it over a transport that lacks it fails with the capability's name.
+func TestDeclaredCapabilityThatTheTransportLacksFailsByName(t *testing.T) {
 	t.Parallel()
-	h := transporttest.Harness{
-		Unit: time.Second,
-		Open: func(context.Context, transport.Transport) (transport.Transport, error) { return memory.New(), nil },
+	plain := func() transport.Transport { return memory.New() }
+	broken := func(fault func(*memory.Transport) *faulty) func() transport.Transport {
+		return func() transport.Transport { return fault(memory.New()) }
 	}
+	lacking := map[transporttest.Feature]func() transport.Transport{
+		transporttest.Bytes:      broken(dropsEmpty),
+		transporttest.Delay:      broken(forgetsDelays),
+		transporttest.Deliveries: broken(forgetsDelays),
+		transporttest.Leases:     plain, // whose harness ends no lease
+		transporttest.Crash:      plain,
+		transporttest.Restart:    plain,
+		transporttest.Settled:    broken(settlesEarly),
+		transporttest.Limits:     plain,
+	}
+	tested := make(map[transporttest.Feature]bool)
+	for _, c := range transporttest.Cases() {
+		if c.Needs == "" {
+			continue
+		}
+		tested[c.Needs] = true
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			h := memoryHarness(lacking[c.Needs], c.Needs)
+			synctest.Test(t, func(t *testing.T) {
+				err := transporttest.Check(t.Context(), h, c)
+				if want := fmt.Sprintf("capability %q", c.Needs); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("gave %v, want an error that says %s", err, want)
+				}
+			})
+		})
+	}
+	for _, f := range transporttest.Features() {
+		if !tested[f] {
+			t.Errorf("no case needs capability %q", f)
+		}
+	}
+}
+
+// What a transport says of itself and a harness does not declare would be skipped in silence.
+func TestCapabilityThatIsThereAndNotDeclaredFailsByName(t *testing.T) {
+	t.Parallel()
+	limited := func() transport.Transport { return memory.New(memory.WithStrict(memory.SQS)) }
+	c := caseNamed(t, "the harness declares what the transport says of itself")
 	synctest.Test(t, func(t *testing.T) {
-		c := caseNamed(t, "the largest message arrives and a larger one is refused by name")
-		if err := transporttest.Check(t.Context(), h, c); err == nil || c.Needs != transporttest.Limits {
-			t.Errorf("case gave %v", err)
+		err := transporttest.Check(t.Context(), memoryHarness(limited), c)
+		for _, want := range []string{`capability "limits"`, `capability "settled"`} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error lacks %s: %v", want, err)
+			}
+		}
+		if err := transporttest.Check(t.Context(), memoryHarness(limited, transporttest.Limits, transporttest.Settled), c); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package transporttest
 // Cases returns the suite.
 func Cases() []Case {
 	return []Case{
+		{Name: "the harness declares what the transport says of itself", run: declared},
 		{Name: "bytes and headers arrive unchanged", Needs: Bytes, run: bytesUnchanged},
 		{Name: "the largest message arrives and a larger one is refused by name", Needs: Limits, run: limitsRefused},
 		{Name: "a delivery says where it came from", run: deliverySaysWhere},
@@ -28,5 +29,6 @@ func Cases() []Case {
 		{Name: "a subscription ends with its context", run: endsWithContext},
 		{Name: "nothing is lost when the broker comes back", Needs: Restart, run: restarted},
 		{Name: "what failed before is not repeated for ever", run: notForEver},
+		{Name: "the failure script leaves the same trace as everywhere", run: script},
 	}
 }

@@ -51,13 +51,17 @@ type member struct {
 }
 
 func (e *env) join(t transport.Transport, group string, concurrency int) (*member, error) {
+	return e.joinTopic(t, e.topic, group, concurrency)
+}
+
+func (e *env) joinTopic(t transport.Transport, topic, group string, concurrency int) (*member, error) {
 	sub, err := t.Subscriber(transport.SubscriberConfig{Group: group, Concurrency: concurrency})
 	if err != nil {
 		return nil, err
 	}
 	m := &member{Subscriber: sub, unit: e.Unit, patience: e.Patience}
 	e.members = append(e.members, m)
-	m.messages, err = sub.Subscribe(e.ctx, e.topic)
+	m.messages, err = sub.Subscribe(e.ctx, topic)
 	return m, err
 }
 
@@ -124,6 +128,16 @@ func ids(names ...string) []*message.Message {
 		msgs[i] = newMessage(n[:1], n)
 	}
 	return msgs
+}
+
+// pause lets a few units pass.
+func (e *env) pause() {
+	timer := time.NewTimer(5 * e.Unit)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-e.ctx.Done():
+	}
 }
 
 // within waits for done to be closed.

@@ -85,12 +85,39 @@ func (h *Harness) validate() error {
 	if h.Open == nil {
 		errs = append(errs, errors.New("harness: Open is nil"))
 	}
-	for f, ok := range map[Feature]bool{
-		Leases: h.ExpireLease != nil, Crash: h.Crash != nil, Restart: h.Restart != nil,
-	} {
-		if slices.Contains(h.Declares, f) && !ok {
+	function := map[Feature]bool{Leases: h.ExpireLease != nil, Crash: h.Crash != nil, Restart: h.Restart != nil}
+	for _, f := range h.Declares {
+		if ok, needed := function[f]; needed && !ok {
 			errs = append(errs, fmt.Errorf("harness: capability %q is declared, but its function is nil", f))
 		}
+		if !slices.Contains(features(), f) {
+			errs = append(errs, fmt.Errorf("harness: capability %q is declared, but the suite knows only %q", f, features()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func features() []Feature {
+	return []Feature{Bytes, Delay, Deliveries, Leases, Crash, Restart, Settled, Limits}
+}
+
+func (h *Harness) declares(f Feature) bool { return slices.Contains(h.Declares, f) }
+
+// declared compares what the harness declares with what the transport says of itself.
+func declared(e *env) error {
+	caps := e.transport.Capabilities()
+	limits := caps.Limits.MessageBytes > 0
+	var errs []error
+	wrong := func(f Feature, is bool, why string) {
+		if is {
+			errs = append(errs, fmt.Errorf("capability %q %s", f, why))
+		}
+	}
+	wrong(Limits, e.declares(Limits) && !limits, "is declared, but the transport states no limit for message bytes")
+	wrong(Limits, !e.declares(Limits) && limits, "is not declared, though the transport states a limit for message bytes")
+	wrong(Settled, !e.declares(Settled) && !caps.Durable, "is not declared, though the transport is not durable")
+	if caps.Name == "" {
+		errs = append(errs, errors.New("the transport's capabilities have no name"))
 	}
 	return errors.Join(errs...)
 }
@@ -113,31 +140,27 @@ func Run(t *testing.T, h Harness) {
 	}
 	for _, c := range Cases() {
 		t.Run(c.Name, func(t *testing.T) {
-			if c.Needs != "" && !slices.Contains(full.Declares, c.Needs) {
+			if c.Needs != "" && !full.declares(c.Needs) {
 				t.Skipf("capability %q is not declared", c.Needs)
 			}
 			if !full.Bubble {
 				t.Parallel()
-				report(t, c, full.check(t.Context(), c))
+				full.report(t, c)
 				return
 			}
-			synctest.Test(t, func(t *testing.T) { report(t, c, full.check(t.Context(), c)) })
+			synctest.Test(t, func(t *testing.T) { full.report(t, c) })
 		})
 	}
 }
 
-func report(t *testing.T, c Case, err error) {
+func (h *Harness) report(t *testing.T, c Case) {
 	t.Helper()
-	switch {
-	case err == nil:
-	case c.Needs != "":
-		t.Fatalf("capability %q: %v", c.Needs, err)
-	default:
+	if err := h.check(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// check runs one case on connections of its own.
+// check runs one case on connections of its own. What a declared capability lacks is named.
 func (h *Harness) check(ctx context.Context, c Case) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -149,7 +172,12 @@ func (h *Harness) check(ctx context.Context, c Case) (err error) {
 	if e.topic, err = h.Topic(ctx); err != nil {
 		return err
 	}
-	return c.run(e)
+	if err := c.run(e); err != nil && c.Needs != "" {
+		return fmt.Errorf("capability %q: %w", c.Needs, err)
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 // groupName is what the cases call their group.
