@@ -385,7 +385,7 @@ func TestRetentionAndSweepEverywhere(t *testing.T) {
 
 		box = newBox(t, db, f, outbox.WithRetention(time.Hour))
 		record(t, box, keyed("b", 2500)...)
-		start(t, t.Context(), box)
+		stop = start(t, t.Context(), box)
 		f.await(t, 3500)
 		eventually(t, "rows are marked", func() bool { return count(t, db, "state = 3") == 2500 })
 		aged(t, db, 2400)
