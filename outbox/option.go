@@ -86,8 +86,8 @@ func WithTablePrefix(prefix string) Option { return option(func(c *config) { c.p
 func WithLogger(log *slog.Logger) Option { return option(func(c *config) { c.log = log }) }
 
 // WithRetention sets how long published rows are kept before the relay deletes them; the default is 7 days. An id can be
-// recognised as recorded before for as long as its row is there. Zero deletes rows instead of marking them, all but the
-// newest row of the table, whose number must not be given out again.
+// recognised as recorded before for as long as its row is there. Zero deletes rows instead of marking them; on
+// SQLite all but the newest row of the table, whose number must not be given out again.
 func WithRetention(d time.Duration) Option { return option(func(c *config) { c.retention = d }) }
 
 // WithLeaseTTL sets how long a relay that died keeps its keys from others; the default is 10 seconds, the least 100
@@ -95,10 +95,11 @@ func WithRetention(d time.Duration) Option { return option(func(c *config) { c.r
 // this long loses its keys to another one, which repeats what was in flight.
 func WithLeaseTTL(d time.Duration) Option { return option(func(c *config) { c.leaseTTL = d }) }
 
-// WithPoll makes an idle relay look for rows every d, for rows that other processes record; 200 milliseconds is a good
-// value. It also keeps the relay's share of the keys while it is idle. The default is zero: a relay alone on its database sleeps until this Outbox wakes it or something is due, and
-// looks by itself only after 200 milliseconds of idleness, then at doubling intervals up to 5 minutes. While several
-// relays share the database each polls every 200 milliseconds in any case.
+// WithPoll makes an idle relay look for rows every d, for rows that other processes record. It also keeps the relay's share
+// of the keys while it is idle. On PostgreSQL and MySQL the default is 200 milliseconds. On SQLite it is zero: a relay alone
+// on its database sleeps until this Outbox wakes it or something is due, and looks by itself only after 200 milliseconds
+// of idleness, then at doubling intervals up to 5 minutes. While several relays share the database each polls every 200
+// milliseconds in any case.
 func WithPoll(d time.Duration) Option { return option(func(c *config) { c.poll = d }) }
 
 // WithBackoff sets the delay before a row that failed for now is tried again, and the longest such delay; the defaults

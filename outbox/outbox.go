@@ -50,9 +50,12 @@ func New(db *sql.DB, t transport.Transport, opts ...Option) (*Outbox, error) {
 	if err := errors.Join(append(errs, cfg.check())...); err != nil {
 		return nil, fmt.Errorf("outbox: new: %w", err)
 	}
-	store, err := openStore(db, cfg.prefix)
+	store, shared, err := openStore(db, cfg.prefix)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: new: %w", err)
+	}
+	if shared && cfg.poll == 0 {
+		cfg.poll = serverPoll
 	}
 	return &Outbox{
 		cfg: cfg, db: db, store: store, transport: t, caps: t.Capabilities(),
@@ -60,22 +63,26 @@ func New(db *sql.DB, t transport.Transport, opts ...Option) (*Outbox, error) {
 	}, nil
 }
 
+// serverPoll is how often an idle relay looks at a database server, where other processes record too.
+const serverPoll = 200 * time.Millisecond
+
 // openTimeout bounds what New asks of the database.
 const openTimeout = 30 * time.Second
 
-func openStore(db *sql.DB, prefix string) (dialect.Outbox, error) {
+func openStore(db *sql.DB, prefix string) (store dialect.Outbox, shared bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	d, err := dialect.For(db)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if d.CreatesTables() {
 		if err := d.MigrateAs(ctx, db, dialect.SetOutbox, prefix); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	return dialect.OpenOutbox(ctx, db, prefix)
+	store, err = dialect.OpenOutbox(ctx, db, prefix)
+	return store, d.Shared(), err
 }
 
 // Name returns the name given by [WithName].

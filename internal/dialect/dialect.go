@@ -14,13 +14,19 @@ import (
 // Name names a database product.
 type Name string
 
-// SQLite is the database that statements exist for.
-const SQLite Name = "sqlite"
+// The databases that statements exist for. MySQL is MariaDB too.
+const (
+	SQLite   Name = "sqlite"
+	Postgres Name = "postgres"
+	MySQL    Name = "mysql"
+)
 
 // Sentinels that callers branch on with errors.Is.
 var (
 	// ErrUnknown holds for a database whose driver is not recognised.
 	ErrUnknown = errors.New("no dialect for this database driver")
+	// ErrSchema holds for a database whose tables are missing or older than this release needs.
+	ErrSchema = errors.New("run `seambus migrate up`")
 	// ErrIdentifier holds for a table prefix that is no plain identifier.
 	ErrIdentifier = errors.New("identifier must match [a-z_][a-z0-9_]{0,39}")
 )
@@ -40,14 +46,33 @@ func For(db *sql.DB) (Dialect, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if strings.Contains(strings.ToLower(t.PkgPath()+"."+t.Name()), "sqlite") {
-		return Dialect{name: SQLite}, nil
+	driver := strings.ToLower(t.PkgPath() + "." + t.Name())
+	for _, known := range []struct {
+		part string
+		name Name
+	}{{"sqlite", SQLite}, {"pgx", Postgres}, {"lib/pq", Postgres}, {"mysql", MySQL}} {
+		if strings.Contains(driver, known.part) {
+			return Dialect{name: known.name}, nil
+		}
 	}
 	return Dialect{}, fmt.Errorf("dialect: driver %s.%s: %w", t.PkgPath(), t.Name(), ErrUnknown)
 }
 
+// Named returns the dialect of that name.
+func Named(name string) (Dialect, error) {
+	switch n := Name(name); n {
+	case SQLite, Postgres, MySQL:
+		return Dialect{name: n}, nil
+	default:
+		return Dialect{}, fmt.Errorf("dialect: %.40q is none of sqlite, postgres, mysql: %w", name, ErrUnknown)
+	}
+}
+
 // Name returns the database product's name.
 func (d Dialect) Name() Name { return d.name }
+
+// Shared reports whether the database is a server's, which other processes use too and which has a clock for all of them.
+func (d Dialect) Shared() bool { return d.name != SQLite }
 
 // CreatesTables reports whether the library creates its tables by itself when it starts. Elsewhere `seambus migrate` does.
 func (d Dialect) CreatesTables() bool { return d.name == SQLite }

@@ -71,7 +71,11 @@ func (d Dialect) MigrateAs(ctx context.Context, db *sql.DB, set, prefix string) 
 	if err != nil {
 		return fmt.Errorf("dialect: migrate %q: %w", set, err)
 	}
-	if err := errors.Join(migrate(ctx, conn, steps, set, prefix), conn.Close()); err != nil {
+	run := migrateServer
+	if d.name == SQLite {
+		run = migrate
+	}
+	if err := errors.Join(run(ctx, conn, d, steps, set, prefix), conn.Close()); err != nil {
 		return fmt.Errorf("dialect: migrate %q: %w", set, err)
 	}
 	return nil
@@ -86,7 +90,7 @@ const (
 )
 
 // migrate takes the database's write lock before it looks, so that two processes do not both find a step missing.
-func migrate(ctx context.Context, conn *sql.Conn, steps []Migration, set, prefix string) error {
+func migrate(ctx context.Context, conn *sql.Conn, _ Dialect, steps []Migration, set, prefix string) error {
 	var latest int
 	if conn.QueryRowContext(ctx, named(migrationsLatest, prefix), set).Scan(&latest) == nil && latest >= len(steps) {
 		return nil // the usual start takes no lock

@@ -3,7 +3,6 @@ package dialect
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"time"
 )
 
@@ -171,6 +170,6 @@ func OpenOutbox(ctx context.Context, db *sql.DB, prefix string) (Outbox, error) 
 	case SQLite:
 		return openSQLiteOutbox(ctx, db, prefix)
 	default:
-		return nil, fmt.Errorf("dialect: outbox on %s: %w", d.name, ErrUnknown)
+		return openServerOutbox(ctx, db, d, prefix)
 	}
 }
