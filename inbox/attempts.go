@@ -19,7 +19,17 @@ func (in *Inbox) BeginAttempt(ctx context.Context, group, source, id string) (n 
 	if err := outside(ctx, "count attempt", id); err != nil {
 		return 0, err
 	}
-	err = in.db.QueryRowContext(ctx, in.sql.BeginAttempt, group, source, id, dialect.Micros(time.Now())).Scan(&n)
+	args := append(in.sql.Now(), group, source, id)
+	if in.sql.ReadAttempt == "" {
+		err = in.db.QueryRowContext(ctx, in.sql.BeginAttempt, args...).Scan(&n)
+	} else {
+		err = in.transact(ctx, func(tx *sql.Tx) error {
+			if _, err := tx.ExecContext(ctx, in.sql.BeginAttempt, args...); err != nil {
+				return err
+			}
+			return tx.QueryRowContext(ctx, in.sql.ReadAttempt, group, source, id).Scan(&n)
+		})
+	}
 	if err != nil {
 		return 0, fmt.Errorf("inbox: count attempt %.80q: %w", id, err)
 	}

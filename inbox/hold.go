@@ -25,12 +25,13 @@ func (h holding) Put(ctx context.Context, letter *event.DeadLetter) error {
 // explain finds out why an id could not be claimed: it was handled, or its key is held. It parks the event then. Failed means
 // neither: the key was opened meanwhile.
 func (h *handling) explain(msg *message.Message) (verdict, error) {
-	var known, isHeld bool
+	var known bool
 	e := h.env
 	if err := h.tx.QueryRowContext(h.ctx, h.in.sql.Known, h.group, e.Source, e.ID).Scan(&known); err != nil || known {
 		return duplicate, err
 	}
-	if err := h.tx.QueryRowContext(h.ctx, h.in.sql.LockHeld, h.group, h.topic, e.PartitionKey).Scan(&isHeld); err != nil || !isHeld {
+	isHeld, err := affects(h.tx.ExecContext(h.ctx, h.in.sql.LockHeld, h.group, h.topic, e.PartitionKey))
+	if err != nil || !isHeld {
 		return failed, err
 	}
 	args, err := parkArgs(&event.DeadLetter{

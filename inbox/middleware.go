@@ -5,13 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/internal/crash"
-	"github.com/seambus/seambus/internal/dialect"
 	"github.com/seambus/seambus/internal/txhook"
 	"github.com/seambus/seambus/transport"
 )
@@ -123,7 +121,7 @@ func (h *handling) identify(msg *message.Message) (err error) {
 }
 
 func (h *handling) begin() (err error) {
-	h.tx, err = h.in.db.BeginTx(h.ctx, nil)
+	h.tx, err = h.in.db.BeginTx(h.ctx, &sql.TxOptions{Isolation: h.in.sql.Isolation})
 	return err
 }
 
@@ -135,14 +133,14 @@ func (h *handling) claim(msg *message.Message) (verdict, error) {
 		if mine, err := affects(h.tx.ExecContext(h.ctx, h.in.sql.Take, h.replayed)); err != nil || !mine {
 			return duplicate, err // another process was faster
 		}
-		fresh, err := h.insert(h.in.stmts.claimReplayed)
+		fresh, err := h.insert(h.in.stmts.claimAlways)
 		if err != nil || !fresh {
 			return duplicate, err
 		}
 		return h.advance()
 	}
 	for {
-		fresh, err := h.insert(h.in.stmts.claim)
+		fresh, err := h.insertUnlessHeld()
 		if err != nil {
 			return failed, err
 		}
@@ -156,9 +154,17 @@ func (h *handling) claim(msg *message.Message) (verdict, error) {
 	}
 }
 
-func (h *handling) insert(stmt *sql.Stmt) (fresh bool, err error) {
-	return affects(h.tx.StmtContext(h.ctx, stmt).ExecContext(h.ctx,
-		h.group, h.env.Source, h.env.ID, h.topic, h.env.PartitionKey, dialect.Micros(time.Now())))
+func (h *handling) insert(stmt *sql.Stmt, more ...any) (fresh bool, err error) {
+	e := h.env
+	args := append(h.in.sql.Now(), h.group, e.Source, e.ID, h.topic, e.PartitionKey)
+	return affects(h.tx.StmtContext(h.ctx, stmt).ExecContext(h.ctx, append(args, more...)...))
+}
+
+func (h *handling) insertUnlessHeld() (fresh bool, err error) {
+	if h.env.PartitionKey == "" { // nothing holds an event without a key
+		return h.insert(h.in.stmts.claimAlways)
+	}
+	return h.insert(h.in.stmts.claim, h.group, h.topic, h.env.PartitionKey)
 }
 
 // advance raises the key's version to the event's.

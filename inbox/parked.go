@@ -36,8 +36,8 @@ type Parked struct {
 	Sequence int64
 	// State says why the event is parked: one of the State constants.
 	State string
-	// NotBefore is when the event may be delivered again; zero means that nothing but an operator decides.
-	NotBefore time.Time
+	// Holds says that the rest of the key waits for this dead letter.
+	Holds bool
 }
 
 // Filter chooses parked events. An empty field chooses all; the zero Filter chooses everything.
@@ -55,8 +55,11 @@ type Filter struct {
 
 const defaultLimit = 100
 
-func (f *Filter) args() []any {
-	return []any{f.Group, f.Topic, f.Key, f.State, f.Class, f.Type, f.ID, dialect.Micros(f.Since), dialect.Micros(f.Until)}
+func (f *Filter) parked() *dialect.ParkedFilter {
+	return &dialect.ParkedFilter{
+		Group: f.Group, Topic: f.Topic, Key: f.Key, State: f.State, Class: f.Class, Type: f.Type, ID: f.ID,
+		Since: f.Since, Until: f.Until,
+	}
 }
 
 // Put keeps letter, with its bytes and metadata as they were delivered, until an operator redrives or discards it. The
@@ -77,11 +80,15 @@ func (in *Inbox) put(ctx context.Context, letter *event.DeadLetter, holds bool) 
 	args, err := parkArgs(letter, StateDead, holds)
 	if err == nil {
 		err = in.transact(ctx, func(tx *sql.Tx) error {
-			parked, err := affects(tx.ExecContext(ctx, in.sql.Park, args...))
-			if err != nil || !parked || !holds {
+			var known bool
+			err := tx.QueryRowContext(ctx, in.sql.Known, letter.Group, letter.Source, args[parkedID]).Scan(&known)
+			if err == nil && !known {
+				_, err = tx.ExecContext(ctx, in.sql.Park, args...)
+			}
+			if err != nil || known || !holds {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, in.sql.Hold, letter.Group, letter.Topic, letter.Key, dialect.Micros(time.Now()))
+			_, err = tx.ExecContext(ctx, in.sql.Hold, append(in.sql.Now(), letter.Group, letter.Topic, letter.Key)...)
 			return err
 		})
 	}
@@ -93,7 +100,7 @@ func (in *Inbox) put(ctx context.Context, letter *event.DeadLetter, holds bool) 
 
 // transact runs fn in a transaction of its own.
 func (in *Inbox) transact(ctx context.Context, fn func(*sql.Tx) error) error {
-	tx, err := in.db.BeginTx(ctx, nil)
+	tx, err := in.db.BeginTx(ctx, &sql.TxOptions{Isolation: in.sql.Isolation})
 	if err != nil {
 		return err
 	}
@@ -104,8 +111,8 @@ func (in *Inbox) transact(ctx context.Context, fn func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// parkedType is where among the arguments of the statements that park the event's type is.
-const parkedType = 17
+// Where among the arguments of the statements that park the event's id and type are.
+const parkedID, parkedType = 4, 5
 
 // parkArgs returns the arguments of the statements that park.
 func parkArgs(letter *event.DeadLetter, state string, holds bool) ([]any, error) {
@@ -127,10 +134,14 @@ func parkArgs(letter *event.DeadLetter, state string, holds bool) ([]any, error)
 	if err != nil {
 		return nil, err
 	}
+	holding := 0
+	if holds {
+		holding = 1
+	}
 	return []any{
-		letter.Group, letter.Topic, letter.Key, letter.Source, id, letter.Handler, msg.UUID, metadata, notNil(msg.Payload),
-		state, holds, letter.Attempts, letter.Class, letter.Reason, 0, dialect.Micros(letter.FirstAttempt), dialect.Micros(at),
-		msg.Metadata[event.MetaType], history,
+		letter.Group, letter.Topic, letter.Key, letter.Source, id, msg.Metadata[event.MetaType], letter.Handler, msg.UUID,
+		metadata, notNil(msg.Payload), state, holding, letter.Attempts, letter.Class, letter.Reason, history,
+		dialect.Micros(letter.FirstAttempt), dialect.Micros(at),
 	}, nil
 }
 
@@ -139,7 +150,8 @@ func (in *Inbox) Parked(ctx context.Context, f Filter) (all []Parked, err error)
 	if f.Limit <= 0 {
 		f.Limit = defaultLimit
 	}
-	rows, err := in.db.QueryContext(ctx, in.sql.ListParked, append(f.args(), f.After, f.Limit)...)
+	query, args := in.sql.ListParked(f.parked(), f.After, f.Limit)
+	rows, err := in.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: list parked: %w", err)
 	}
@@ -160,24 +172,22 @@ func (in *Inbox) Parked(ctx context.Context, f Filter) (all []Parked, err error)
 // CountParked returns how many parked events f chooses, whatever its After and Limit.
 func (in *Inbox) CountParked(ctx context.Context, f Filter) (int, error) {
 	var n int
-	err := in.db.QueryRowContext(ctx, in.sql.CountParked, f.args()...).Scan(&n)
+	query, args := in.sql.CountParked(f.parked())
+	err := in.db.QueryRowContext(ctx, query, args...).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("inbox: count parked: %w", err)
 	}
 	return n, nil
 }
 
-// scanParked reads a row; more is where columns beyond a parked event's own go.
-func scanParked(row interface{ Scan(dest ...any) error }, more ...any) (p Parked, err error) {
+func scanParked(row interface{ Scan(dest ...any) error }) (p Parked, err error) {
 	var (
-		uuid, metadata, history  string
-		payload                  []byte
-		notBefore, first, parked int64
+		uuid, metadata, history string
+		payload                 []byte
+		first, parked           int64
 	)
-	err = row.Scan(append([]any{
-		&p.Sequence, &p.Group, &p.Topic, &p.Key, &p.Source, &p.ID, &p.Handler, &uuid, &metadata, &payload,
-		&p.State, &p.Attempts, &p.Class, &p.Reason, &notBefore, &first, &parked, &p.Type, &history,
-	}, more...)...)
+	err = row.Scan(&p.Sequence, &p.Group, &p.Topic, &p.Key, &p.Source, &p.ID, &p.Type, &p.Handler, &uuid, &metadata, &payload,
+		&p.State, &p.Holds, &p.Attempts, &p.Class, &p.Reason, &history, &first, &parked)
 	if err != nil {
 		return p, err
 	}
@@ -188,7 +198,7 @@ func scanParked(row interface{ Scan(dest ...any) error }, more ...any) (p Parked
 	if err := json.Unmarshal([]byte(history), &p.History); err != nil {
 		return p, fmt.Errorf("sequence %d: history: %w", p.Sequence, err)
 	}
-	p.NotBefore, p.FirstAttempt, p.Time = dialect.Time(notBefore), dialect.Time(first), dialect.Time(parked)
+	p.FirstAttempt, p.Time = dialect.Time(first), dialect.Time(parked)
 	return p, nil
 }
 

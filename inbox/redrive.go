@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/seambus/seambus/event"
@@ -64,7 +65,7 @@ func (in *Inbox) Redrive(ctx context.Context, o Order) (Outcome, error) {
 		if err := affected(tx.ExecContext(ctx, in.sql.Ready, p.Sequence)); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, in.sql.Replay, p.Group, p.Topic, p.Key, dialect.Micros(time.Now()))
+		_, err := tx.ExecContext(ctx, in.sql.Replay, append(in.sql.Now(), p.Group, p.Topic, p.Key)...)
 		return err
 	})
 }
@@ -86,7 +87,7 @@ func (in *Inbox) Discard(ctx context.Context, o Order) (Outcome, error) {
 		if _, err := tx.ExecContext(ctx, in.sql.Unblock, p.Group, p.Topic, p.Key); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, in.sql.ClaimReplayed, p.Group, p.Source, p.ID, p.Topic, p.Key, dialect.Micros(time.Now()))
+		_, err := tx.ExecContext(ctx, in.sql.ClaimAlways, append(in.sql.Now(), p.Group, p.Source, p.ID, p.Topic, p.Key)...)
 		if err == nil {
 			_, err = tx.ExecContext(ctx, in.sql.MarkStale, p.Group, p.Source, p.ID)
 		}
@@ -147,7 +148,8 @@ func (in *Inbox) carryOut(ctx context.Context, action string, o *Order, p *Parke
 			if err := do(tx, p); err != nil {
 				return err
 			}
-			_, err := tx.ExecContext(ctx, in.sql.Audit, dialect.Micros(time.Now()), o.By, o.Why, action, p.Group, p.Topic, p.Key, p.Source, p.ID)
+			_, err := tx.ExecContext(ctx, in.sql.Audit,
+				append(in.sql.Now(), o.By, o.Why, action, p.Group, p.Topic, p.Key, p.Source, p.ID)...)
 			return err
 		})
 	}
@@ -178,16 +180,21 @@ func (out *Outcome) count(duplicate, stale bool) {
 
 // standing tells what the group would do with p, and whether a later event of its key was applied.
 func (in *Inbox) standing(ctx context.Context, p *Parked) (duplicate, stale, overtaken bool, err error) {
-	var version any
+	if err = in.db.QueryRowContext(ctx, in.sql.Known, p.Group, p.Source, p.ID).Scan(&duplicate); err != nil || p.Key == "" {
+		return duplicate, false, false, err
+	}
 	env, envErr := event.FromMessage(p.Message)
-	if envErr == nil && env.HasVersion {
-		version = in.sql.Version(env.Version)
+	if envErr != nil || !env.HasVersion {
+		err = in.db.QueryRowContext(ctx, in.sql.Later, p.Group, p.Topic, p.Key, dialect.Micros(p.Time)).Scan(&overtaken)
+		return duplicate, false, overtaken, err
 	}
-	err = in.db.QueryRowContext(ctx, in.sql.Known, p.Group, p.Source, p.ID).Scan(&duplicate)
-	if err == nil {
-		err = in.db.QueryRowContext(ctx, in.sql.Overtaken, p.Group, p.Topic, p.Key, version, dialect.Micros(p.Time)).Scan(&overtaken)
+	var text string
+	err = in.db.QueryRowContext(ctx, in.sql.VersionOf, p.Group, p.Topic, p.Key).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return duplicate, false, false, nil
 	}
-	return duplicate, overtaken && version != nil, overtaken, err
+	version, parseErr := strconv.ParseUint(text, 10, 64)
+	return duplicate, version >= env.Version, version > env.Version, errors.Join(err, parseErr)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/seambus/seambus/internal/dialect"
 	"github.com/seambus/seambus/transport"
 )
 
@@ -106,7 +105,7 @@ func (r *replay) loop() {
 			idle = min(2*idle, replayPollMax)
 		}
 		if due, ok := r.nextDue(); ok {
-			next = min(next, max(time.Until(due), 0))
+			next = min(next, max(due, 0))
 		}
 		timer := time.NewTimer(next)
 		select {
@@ -122,14 +121,14 @@ func (r *replay) loop() {
 // startDue starts what is due, as far as there are slots, and reports whether it started any.
 func (r *replay) startDue() (started bool, err error) {
 	due, err := r.dueKeys()
-	for _, k := range due {
+	for _, key := range due {
 		select {
 		case r.slots <- struct{}{}:
 		default:
 			return started, err // a key that ends wakes the loop
 		}
 		mine, leaseErr := affects(r.in.db.ExecContext(r.taking, r.in.sql.LeaseKey,
-			dialect.Micros(time.Now().Add(replayLease)), r.group, r.topic, k.key, k.notBefore))
+			append(r.in.sql.Now(), replayLease.Microseconds(), r.group, r.topic, key)...))
 		if leaseErr != nil || !mine {
 			<-r.slots
 			err = errors.Join(err, leaseErr)
@@ -138,39 +137,34 @@ func (r *replay) startDue() (started bool, err error) {
 		started = true
 		r.keys.Go(func() {
 			defer func() { <-r.slots; r.in.signal(r.wake) }()
-			r.run(k.key)
+			r.run(key)
 		})
 	}
 	return started, err
 }
 
-type dueKey struct {
-	key       string
-	notBefore int64
-}
-
-func (r *replay) dueKeys() (due []dueKey, err error) {
-	rows, err := r.in.db.QueryContext(r.taking, r.in.sql.DueKeys, r.group, r.topic, dialect.Micros(time.Now()), cap(r.slots))
+func (r *replay) dueKeys() (due []string, err error) {
+	args := append(r.in.sql.Now(), r.group, r.topic, cap(r.slots))
+	rows, err := r.in.db.QueryContext(r.taking, r.in.sql.DueKeys, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Err(), rows.Close()) }()
 	for rows.Next() {
-		var k dueKey
-		if err := rows.Scan(&k.key, &k.notBefore); err != nil {
+		var key string
+		if err := rows.Scan(&key); err != nil {
 			return due, err
 		}
-		due = append(due, k)
+		due = append(due, key)
 	}
 	return due, nil
 }
 
-func (r *replay) nextDue() (time.Time, bool) {
-	var at sql.NullInt64
-	if err := r.in.db.QueryRowContext(r.taking, r.in.sql.NextDue, r.group, r.topic).Scan(&at); err != nil || !at.Valid {
-		return time.Time{}, false
-	}
-	return time.UnixMicro(at.Int64), true
+// nextDue returns how long until a replay is due, if one is.
+func (r *replay) nextDue() (time.Duration, bool) {
+	var micros sql.NullInt64
+	err := r.in.db.QueryRowContext(r.taking, r.in.sql.NextDue, append(r.in.sql.Now(), r.group, r.topic)...).Scan(&micros)
+	return time.Duration(micros.Int64) * time.Microsecond, err == nil && micros.Valid
 }
 
 // run replays one key until it is open, blocked, postponed, or the replay ends.
@@ -193,18 +187,16 @@ func (r *replay) run(key string) {
 
 // step replays the head of a key. It reports whether to go on, and if not, when to come back; negative means never.
 func (r *replay) step(key string) (again bool, delay time.Duration, err error) {
-	var holds bool
-	head, err := scanParked(r.in.db.QueryRowContext(r.taking, r.in.sql.Head, r.group, r.topic, key), &holds)
+	head, err := scanParked(r.in.db.QueryRowContext(r.taking, r.in.sql.Head, r.group, r.topic, key))
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		// Where nothing was opened, somebody has parked one more since the head was looked for.
-		opened, err := affects(r.in.db.ExecContext(r.taking, r.in.sql.Open, r.group, r.topic, key))
-		return !opened, -1, err
+	case errors.Is(err, sql.ErrNoRows): // unless somebody has parked one more since
+		ended, err := r.end(key, r.in.sql.Open, r.group, r.topic, key, r.group, r.topic, key)
+		return !ended, -1, err
 	case err != nil:
 		return false, 0, err
-	case head.State == StateDead:
-		_, err := r.in.db.ExecContext(r.taking, r.in.sql.Block, r.group, r.topic, key)
-		return false, -1, err
+	case head.State == StateDead: // unless somebody has redriven it since
+		ended, err := r.end(key, r.in.sql.Block, r.group, r.topic, key, head.Sequence)
+		return !ended, -1, err
 	}
 	acked, delay := r.deliver(&head)
 	if !acked {
@@ -213,6 +205,21 @@ func (r *replay) step(key string) (again bool, delay time.Duration, err error) {
 	// Acknowledged without the middleware: ignored, or a duplicate of what was handled.
 	_, err = r.in.db.ExecContext(context.WithoutCancel(r.taking), r.in.sql.Take, head.Sequence)
 	return true, 0, err
+}
+
+// end ends the replay of a key by a statement that finds out whether it may, with nobody parking or redriving meanwhile. It
+// reports whether the replay has ended.
+func (r *replay) end(key, query string, args ...any) (ended bool, err error) {
+	err = r.in.transact(r.taking, func(tx *sql.Tx) error {
+		isHeld, err := affects(tx.ExecContext(r.taking, r.in.sql.LockHeld, r.group, r.topic, key))
+		if err != nil {
+			return err
+		}
+		ended, err = affects(tx.ExecContext(r.taking, query, args...))
+		ended = ended || !isHeld
+		return err
+	})
+	return ended, err
 }
 
 // deliver hands out one event and waits for its verdict.
@@ -241,7 +248,7 @@ func (r *replay) deliver(p *Parked) (acked bool, delay time.Duration) {
 func (r *replay) postpone(key string, delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.taking), replayRetry)
 	defer cancel()
-	_, err := r.in.db.ExecContext(ctx, r.in.sql.Postpone, dialect.Micros(time.Now().Add(delay)), r.group, r.topic, key)
+	_, err := r.in.db.ExecContext(ctx, r.in.sql.Postpone, append(r.in.sql.Now(), delay.Microseconds(), r.group, r.topic, key)...)
 	if err != nil { // its lease will end
 		r.in.config.logger.WarnContext(ctx, "replay of parked events: key not given back", slog.Any("error", err))
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
-
-	"github.com/seambus/seambus/internal/dialect"
 )
 
 // sweepBatch bounds the rows of one deleting transaction, and so how long handlers wait for it.
@@ -42,12 +40,12 @@ func (in *Inbox) Run(ctx context.Context) error {
 // It follows the order in which ids were written: ids from a time when the clock was ahead by more than the retention
 // may hold back those behind them until they are due too.
 func (in *Inbox) Sweep(ctx context.Context) (int64, error) {
-	before := dialect.Micros(time.Now().Add(-in.config.retention))
-	ids, err := in.sweep(ctx, in.sql.SweepIDs, sweepBatch, before)
+	retention := in.config.retention.Microseconds()
+	ids, err := in.sweep(ctx, in.sql.SweepIDs, sweepBatch, retention)
 	if err != nil {
 		return ids, fmt.Errorf("inbox: sweep ids: %w", err)
 	}
-	if _, err := in.sweep(ctx, in.sql.SweepAttempts, before, sweepBatch); err != nil {
+	if _, err := in.sweep(ctx, in.sql.SweepAttempts, retention, sweepBatch); err != nil {
 		return ids, fmt.Errorf("inbox: sweep attempts: %w", err)
 	}
 	return ids, nil
@@ -59,7 +57,7 @@ func (in *Inbox) sweep(ctx context.Context, query string, args ...any) (total in
 			res sql.Result
 			n   int64
 		)
-		if res, err = in.db.ExecContext(ctx, query, args...); err != nil {
+		if res, err = in.db.ExecContext(ctx, query, append(in.sql.Now(), args...)...); err != nil {
 			return total, err
 		}
 		if n, err = res.RowsAffected(); err != nil || n == 0 {

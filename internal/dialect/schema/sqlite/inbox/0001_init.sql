@@ -56,7 +56,6 @@ CREATE TABLE seambus_parked (
     class         TEXT    NOT NULL,
     reason        TEXT    NOT NULL,
     history       TEXT    NOT NULL DEFAULT '[]', -- of failed attempts, JSON
-    not_before    INTEGER NOT NULL DEFAULT 0,
     first_attempt INTEGER NOT NULL DEFAULT 0,
     parked_at     INTEGER NOT NULL,
     UNIQUE (grp, source, event_id)
@@ -65,7 +64,8 @@ CREATE TABLE seambus_parked (
 CREATE INDEX seambus_parked_key ON seambus_parked (grp, topic, partition_key, seq);
 
 -- Keys whose new events are parked instead of handled: 'held' until somebody decides about a dead letter, 'replay' while what
--- is parked is handled in its order. not_before is when the next of it is due, or until when a process is at it.
+-- is parked is handled in its order. not_before is when the next of it is due, or until when a process is at it. touched is
+-- written to lock the row.
 CREATE TABLE seambus_held (
     grp           TEXT    NOT NULL,
     topic         TEXT    NOT NULL,
@@ -73,6 +73,7 @@ CREATE TABLE seambus_held (
     state         TEXT    NOT NULL,
     not_before    INTEGER NOT NULL DEFAULT 0,
     since         INTEGER NOT NULL,
+    touched       INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (grp, topic, partition_key)
 ) STRICT, WITHOUT ROWID;
 
