@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	"inbox":                   {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
 	"bus":                     {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
 	"internal/crash":          {},
+	"internal/dbtest":         {"internal/dialect"},
 	"internal/dialect":        {"partition"},
 	"internal/errtext":        {},
 	"internal/lazyctx":        {},

@@ -68,6 +68,9 @@ func (d Dialect) text(statement, prefix string) string {
 	return d.bind(named(serverWords[d.name].Replace(statement), prefix))
 }
 
+// Bind returns a statement with its parameters as the database wants them written.
+func (d Dialect) Bind(statement string) string { return d.bind(statement) }
+
 // bind numbers the parameters where the database wants that. No statement has a question mark that is none.
 func (d Dialect) bind(statement string) string {
 	if d.name != Postgres {
