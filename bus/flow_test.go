@@ -5,18 +5,17 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver
-
 	"github.com/seambus/seambus/bus"
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/inbox"
 	"github.com/seambus/seambus/internal/crash"
+	"github.com/seambus/seambus/internal/dbtest"
+	"github.com/seambus/seambus/internal/dialect"
 	"github.com/seambus/seambus/middleware"
 	"github.com/seambus/seambus/outbox"
 	"github.com/seambus/seambus/transport/memory"
@@ -24,26 +23,30 @@ import (
 
 func openDB(t *testing.T) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "test.db")+
-		"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
+	db := dbtest.SQLite(t)
+	db.SetMaxOpenConns(1)
+	withEffects(t, db)
+	return db
+}
+
+// withEffects makes the table of effects. Its primary key is their order.
+func withEffects(t *testing.T, db *sql.DB) {
+	t.Helper()
+	d, err := dialect.For(db)
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxOpenConns(1)
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err := db.Exec(`CREATE TABLE effects (order_id INTEGER, n INTEGER)`); err != nil {
+	seq := map[dialect.Name]string{
+		dialect.SQLite: "INTEGER PRIMARY KEY", dialect.Postgres: "BIGSERIAL PRIMARY KEY", dialect.MySQL: "BIGINT AUTO_INCREMENT PRIMARY KEY",
+	}[d.Name()]
+	if _, err := db.Exec(`CREATE TABLE effects (seq ` + seq + `, order_id BIGINT, n BIGINT)`); err != nil {
 		t.Fatal(err)
 	}
-	return db
 }
 
 func effects(t *testing.T, db *sql.DB) string {
 	t.Helper()
-	rows, err := db.Query(`SELECT order_id, n FROM effects ORDER BY rowid`)
+	rows, err := db.Query(`SELECT order_id, n FROM effects ORDER BY seq`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +63,7 @@ func effects(t *testing.T, db *sql.DB) string {
 }
 
 func insertEffect(ctx context.Context, e placed) error {
-	_, err := inbox.Tx(ctx).ExecContext(ctx, `INSERT INTO effects VALUES (?, ?)`, e.OrderID, e.N)
+	_, err := inbox.Tx(ctx).ExecContext(ctx, fmt.Sprintf(`INSERT INTO effects (order_id, n) VALUES (%d, %d)`, e.OrderID, e.N))
 	return err
 }
 
@@ -75,7 +78,15 @@ type flow struct {
 
 func newFlow(t *testing.T) *flow {
 	t.Helper()
-	f := &flow{db: openDB(t), tr: newMemory(t, memory.WithLease(time.Second)), topic: orders()}
+	return newFlowOn(t, openDB(t))
+}
+
+func newFlowOn(t *testing.T, db *sql.DB) *flow {
+	t.Helper()
+	if _, err := db.Exec(`SELECT 1 FROM effects`); err != nil {
+		withEffects(t, db)
+	}
+	f := &flow{db: db, tr: newMemory(t, memory.WithLease(time.Second)), topic: orders()}
 	f.reopen(t)
 	return f
 }
@@ -277,7 +288,7 @@ func dieAt(t *testing.T, point crash.Point) {
 		t.Fatalf("nobody passed %s", point)
 	}
 	seen := make(map[int]int)
-	rows, err := f.db.Query(`SELECT order_id, n FROM effects ORDER BY rowid`)
+	rows, err := f.db.Query(`SELECT order_id, n FROM effects ORDER BY seq`)
 	if err != nil {
 		t.Fatal(err)
 	}

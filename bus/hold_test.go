@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,8 @@ import (
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/inbox"
 	"github.com/seambus/seambus/internal/crash"
+	"github.com/seambus/seambus/internal/dbtest"
+	"github.com/seambus/seambus/internal/dialect"
 	"github.com/seambus/seambus/middleware"
 )
 
@@ -273,9 +276,39 @@ func TestHeldKeysKeepTheirOrderWhateverHappens(t *testing.T) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { holdWhatever(t, newDice(seed)) })
+			synctest.Test(t, func(t *testing.T) {
+				(&ordeal{flow: newFlow(t), dice: newDice(seed), onDead: bus.HoldKey, pace: 1}).run(t)
+			})
 		})
 	}
+}
+
+func TestHeldKeysKeepTheirOrderOnServers(t *testing.T) {
+	t.Parallel()
+	dbtest.EachServer(t, []string{dialect.SetOutbox, dialect.SetInbox}, func(t *testing.T, db *sql.DB) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		(&ordeal{flow: newFlowOn(t, db), dice: newDice(seed), onDead: bus.HoldKey, pace: 50}).run(t)
+	})
+}
+
+// Where keys pass, the version guard keeps the newest state whatever happens.
+func TestPassingKeysKeepTheNewestState(t *testing.T) {
+	t.Parallel()
+	for range 4 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				(&ordeal{flow: newFlow(t), dice: newDice(seed), onDead: bus.PassKey, pace: 1}).run(t)
+			})
+		})
+	}
+	dbtest.EachServer(t, []string{dialect.SetOutbox, dialect.SetInbox}, func(t *testing.T, db *sql.DB) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		(&ordeal{flow: newFlowOn(t, db), dice: newDice(seed), onDead: bus.PassKey, pace: 50}).run(t)
+	})
 }
 
 // dice are safe for concurrent use.
@@ -295,126 +328,188 @@ func (d *dice) n(n int) int {
 // chance is true in so many of a hundred cases.
 func (d *dice) chance(percent int) bool { return d.n(100) < percent }
 
-func holdWhatever(t *testing.T, d *dice) {
-	const keys, each, lives = 4, 12, 6
-	f, bad, discarded := newFlow(t), new(broken), make(map[string]bool)
-	for k := range int64(keys) {
-		for n := range uint64(each) {
-			bad.set(name(placedEvent(k, n+1)), d.chance(20))
+const ordealKeys, ordealEach, ordealLives = 4, 12, 6
+
+// ordeal is several lives of a bus, all but the last dying at random points of the path.
+type ordeal struct {
+	*flow
+	*dice
+	onDead    bus.OnDead
+	pace      time.Duration // waits are shorter by this factor where time is real
+	bad       broken
+	discarded map[string]bool
+	next      [ordealKeys]uint64 // events recorded
+}
+
+func (o *ordeal) sleep(d time.Duration) { time.Sleep(d / o.pace) }
+
+func (o *ordeal) run(t *testing.T) {
+	o.discarded = make(map[string]bool)
+	for k := range int64(ordealKeys) {
+		for n := range uint64(ordealEach) {
+			o.bad.set(name(placedEvent(k, n+1)), o.chance(20))
 		}
 	}
-	next := make([]uint64, keys)
-	live := func(dying bool) {
-		f.reopen(t)
-		ctx, end := context.WithCancel(crash.With(t.Context(), func(crash.Point) error {
-			if dying && d.n(1000) < 4 {
-				return errDied
-			}
-			return nil
-		}))
-		defer end()
-		b := newBus(t, f.tr, bus.WithOutbox(f.box), bus.WithInbox(f.in), bus.WithOnDead(bus.HoldKey), bus.WithDurableAttempts(),
-			bus.WithRetry(middleware.RetryPolicy{InitialDelay: 10 * time.Millisecond, MaxAttempts: 50, MaxDelay: time.Second}))
-		bus.Handle(b, f.topic, "fulfillment", func(ctx context.Context, e placed) error {
-			if err := insertEffect(ctx, e); err != nil {
-				return err
-			}
-			switch {
-			case bad.is(e):
-				return bus.Permanent(errNoStock)
-			case dying && d.chance(20):
-				return errNoStock
-			}
-			return nil
-		}, bus.Ignore[delivered]())
-		done := make(chan error, 1)
-		go func() { done <- b.Run(ctx) }()
-		<-b.Ready()
-		for range keys * each / lives {
-			k := d.n(keys)
-			if dying && next[k] < each {
-				e := placedEvent(int64(k), next[k]+1)
-				if f.record(ctx, e) == nil || f.record(t.Context(), e) == nil { // whoever died tries again
-					next[k]++
-				}
-			}
-			if d.chance(30) {
-				operate(t, f, bad, discarded, d)
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		time.Sleep(20 * time.Second)
-		for !dying && operate(t, f, bad, discarded, d) {
-			time.Sleep(20 * time.Second)
-		}
-		end()
-		<-done // what died ends with its error
+	for range ordealLives {
+		o.live(t, true)
 	}
-	for range lives {
-		live(true)
+	o.live(t, false)
+	o.check(t)
+}
+
+func (o *ordeal) live(t *testing.T, dying bool) {
+	o.reopen(t)
+	ctx, end := context.WithCancel(crash.With(t.Context(), func(crash.Point) error {
+		if dying && o.n(1000) < 4 {
+			return errDied
+		}
+		return nil
+	}))
+	defer end()
+	b := newBus(t, o.tr, bus.WithOutbox(o.box), bus.WithInbox(o.in), bus.WithOnDead(o.onDead), bus.WithDurableAttempts(),
+		bus.WithRetry(middleware.RetryPolicy{InitialDelay: 10 * time.Millisecond, MaxAttempts: 50, MaxDelay: 100 * time.Millisecond}))
+	bus.Handle(b, o.topic, "fulfillment", func(ctx context.Context, e placed) error {
+		if err := insertEffect(ctx, e); err != nil {
+			return err
+		}
+		switch {
+		case o.bad.is(e):
+			return bus.Permanent(errNoStock)
+		case dying && o.chance(20):
+			return errNoStock
+		}
+		return nil
+	}, bus.Ignore[delivered]())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	<-b.Ready()
+	if dying {
+		o.work(t, ctx)
+	} else {
+		o.finish(t)
 	}
-	time.Sleep(2 * time.Minute) // longer than the leases of the dead
-	live(false)
-	f.settle(t)
-	checkHeldOrder(t, f, next, discarded)
+	end()
+	<-done // what died ends with its error
+}
+
+// work records events while an operator is at it.
+func (o *ordeal) work(t *testing.T, ctx context.Context) {
+	for range ordealKeys * ordealEach / ordealLives {
+		if k := o.n(ordealKeys); o.next[k] < ordealEach {
+			e := placedEvent(int64(k), o.next[k]+1)
+			if o.record(ctx, e) == nil || o.record(t.Context(), e) == nil { // whoever died tries again
+				o.next[k]++
+			}
+		}
+		if o.chance(30) {
+			o.operate(t)
+		}
+		o.sleep(50 * time.Millisecond)
+	}
+	o.sleep(20 * time.Second)
+}
+
+// finish decides about every dead letter until nothing is left.
+func (o *ordeal) finish(t *testing.T) {
+	deadline := time.Now().Add(10 * time.Minute / o.pace * 5)
+	for time.Now().Before(deadline) {
+		depth, err := o.box.Depth(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !o.operate(t) && depth.Pending+depth.Held == 0 && o.tr.Held() == 0 && countRows(t, o.flow, "seambus_held") == 0 {
+			return
+		}
+		o.sleep(5 * time.Second)
+	}
+	t.Error("it never came to rest")
 }
 
 // operate mends and redrives a dead letter, or discards it. It reports whether there was one.
-func operate(t *testing.T, f *flow, bad *broken, discarded map[string]bool, d *dice) bool {
+func (o *ordeal) operate(t *testing.T) bool {
 	t.Helper()
-	all, err := f.in.Parked(t.Context(), inbox.Filter{State: inbox.StateDead})
+	all, err := o.in.Parked(t.Context(), inbox.Filter{State: inbox.StateDead})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(all) == 0 {
 		return false
 	}
-	p := all[d.n(len(all))]
-	o := operator
-	o.Filter.ID = p.ID
-	act := f.in.Redrive
-	if d.chance(25) {
-		act, discarded[p.ID[2:]] = f.in.Discard, true
-	} else if d.chance(60) {
-		bad.set(p.ID[2:], false)
+	p := all[o.n(len(all))]
+	order := operator
+	order.Filter.ID, order.OutOfOrder = p.ID, o.onDead == bus.PassKey
+	act := o.in.Redrive
+	if o.chance(25) {
+		act, o.discarded[p.ID[2:]] = o.in.Discard, true
+	} else if o.chance(60) {
+		o.bad.set(p.ID[2:], false)
 	}
-	if _, err := act(t.Context(), o); err != nil {
+	if _, err := act(t.Context(), order); err != nil && !errors.Is(err, inbox.ErrNotParked) {
 		t.Errorf("%s: %v", p.ID, err)
 	}
 	return true
 }
 
-func checkHeldOrder(t *testing.T, f *flow, recorded []uint64, discarded map[string]bool) {
+func (o *ordeal) check(t *testing.T) {
 	t.Helper()
-	want := make(map[int64][]uint64)
-	for k, n := range recorded {
-		for v := uint64(1); v <= n; v++ {
-			if !discarded[name(placedEvent(int64(k), v))] {
-				want[int64(k)] = append(want[int64(k)], v)
-			}
+	defer func() {
+		if t.Failed() {
+			o.tell(t)
 		}
-	}
-	rows, err := f.db.Query(`SELECT order_id, n FROM effects ORDER BY rowid`)
+	}()
+	rows, err := o.db.Query(`SELECT order_id, n FROM effects ORDER BY seq`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Close()
-	got := make(map[int64][]uint64)
+	got := make(map[int][]uint64)
 	for rows.Next() {
-		var k int64
+		var k int
 		var n uint64
 		if err := rows.Scan(&k, &n); err != nil {
 			t.Fatal(err)
 		}
 		got[k] = append(got[k], n)
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("applied\n%v, want\n%v", got, want)
+	for k, recorded := range o.next {
+		var want []uint64
+		for n := uint64(1); n <= recorded; n++ {
+			if !o.discarded[name(placedEvent(int64(k), n))] {
+				want = append(want, n)
+			}
+		}
+		switch {
+		case o.onDead == bus.HoldKey && !slices.Equal(got[k], want):
+			t.Errorf("key %d: applied %v, want %v", k, got[k], want)
+		case !slices.IsSorted(got[k]) || len(slices.Compact(slices.Clone(got[k]))) != len(got[k]):
+			t.Errorf("key %d: applied %v, an old state over a newer one, or one twice", k, got[k])
+		case len(want) > 0 && (len(got[k]) == 0 || got[k][len(got[k])-1] != want[len(want)-1]):
+			t.Errorf("key %d: applied %v, want %d last", k, got[k], want[len(want)-1])
+		}
 	}
-	if n := countRows(t, f, "seambus_held"); n != 0 {
-		t.Errorf("%d keys are still held", n)
-	}
-	if _, err := f.in.Redrive(context.Background(), operator); !errors.Is(err, inbox.ErrNotParked) {
-		t.Errorf("dead letters are left: %v", err)
+}
+
+// tell shows what the databases know, for whoever has to find out why.
+func (o *ordeal) tell(t *testing.T) {
+	t.Helper()
+	for _, q := range []string{
+		`SELECT concat('inbox ', seq, ' ', event_id, ' ', stale, ' ', handled_at) FROM seambus_inbox ORDER BY seq`,
+		`SELECT concat('parked ', seq, ' ', event_id, ' ', state) FROM seambus_parked ORDER BY seq`,
+		`SELECT concat('outbox ', seq, ' ', event_id, ' ', state) FROM seambus_outbox ORDER BY seq`,
+		`SELECT concat('audit ', seq, ' ', event_id, ' ', action, ' ', at) FROM seambus_audit ORDER BY seq`,
+		`SELECT concat('effect ', seq, ' ', order_id, '.', n) FROM effects ORDER BY seq`,
+	} {
+		rows, err := o.db.Query(q)
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		for rows.Next() {
+			var line string
+			if rows.Scan(&line) == nil {
+				t.Log(line)
+			}
+		}
+		_ = rows.Close()
 	}
 }

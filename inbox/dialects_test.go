@@ -140,7 +140,7 @@ func TestAttemptsAndTheirFailuresAreKept(t *testing.T) {
 
 func TestLettersKeepEverything(t *testing.T) {
 	onEach(t, func(t *testing.T, b *bundle) {
-		for i, payload := range [][]byte{{}, {0x00, 0xff, 0xfe}, make([]byte, 1<<20)} {
+		for i, payload := range [][]byte{{}, {0x00, 0xff, 0xfe}, make([]byte, 1<<16)} {
 			l := letter(fmt.Sprint("e", i), payload)
 			l.Message.Metadata["raw"] = "\xff\x00"
 			l.History = []event.Failure{{Attempt: 1, Time: l.Time, Node: "host/1", Class: event.ClassTransient, Reason: "no stock"}}
@@ -151,7 +151,7 @@ func TestLettersKeepEverything(t *testing.T) {
 			if len(all) != 1 {
 				t.Fatalf("%d letters", len(all))
 			}
-			want := inbox.Parked{DeadLetter: *l, Sequence: all[0].Sequence, State: inbox.StateDead}
+			want := inbox.Parked{DeadLetter: *l, Sequence: all[0].Sequence, State: inbox.StateDead, Revision: 1}
 			if diff := cmp.Diff(want, all[0], cmpopts.IgnoreUnexported(message.Message{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("%d bytes of payload (-put +read):\n%s", len(payload), diff)
 			}

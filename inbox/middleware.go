@@ -47,15 +47,14 @@ const (
 
 // handling is one event on its way through one transaction.
 type handling struct {
-	in      *Inbox
-	ctx     context.Context
-	group   string
-	topic   string
-	env     *event.Envelope
-	tx      *sql.Tx
-	verdict verdict
-	// replayed is the sequence of the parked event that this is, or 0.
-	replayed int64
+	in       *Inbox
+	ctx      context.Context
+	group    string
+	topic    string
+	env      *event.Envelope
+	tx       *sql.Tx
+	verdict  verdict
+	replayed replayed // the parked event that this is, if it is one
 }
 
 func (h *handling) run(msg *message.Message, next message.HandlerFunc) ([]*message.Message, error) {
@@ -73,7 +72,7 @@ func (h *handling) run(msg *message.Message, next message.HandlerFunc) ([]*messa
 	switch {
 	case err != nil:
 		return nil, h.wrap("claim", err)
-	case v == duplicate && h.replayed == 0:
+	case v == duplicate && h.replayed.sequence == 0:
 		h.verdict = duplicate
 		return nil, nil
 	case v != handled:
@@ -102,7 +101,7 @@ func (h *handling) identify(msg *message.Message) (err error) {
 	if h.env, err = event.Of(msg); err != nil {
 		return err
 	}
-	h.replayed, _ = h.ctx.Value(replayKey{}).(int64)
+	h.replayed, _ = h.ctx.Value(replayKey{}).(replayed)
 	if d, ok := transport.FromContext(h.ctx); ok {
 		h.topic = d.Topic
 		if h.group == "" {
@@ -129,8 +128,8 @@ func (h *handling) begin() (err error) {
 // there until the earlier one's transaction is over, and then finds the id or, after a rollback, does not. An event whose key
 // is held is parked instead.
 func (h *handling) claim(msg *message.Message) (verdict, error) {
-	if h.replayed != 0 {
-		if mine, err := affects(h.tx.ExecContext(h.ctx, h.in.sql.Take, h.replayed)); err != nil || !mine {
+	if h.replayed.sequence != 0 {
+		if mine, err := affects(h.tx.ExecContext(h.ctx, h.in.sql.Take, h.replayed.sequence, h.replayed.revision)); err != nil || !mine {
 			return duplicate, err // another process was faster
 		}
 		fresh, err := h.insert(h.in.stmts.claimAlways)

@@ -36,6 +36,8 @@ type Parked struct {
 	Sequence int64
 	// State says why the event is parked: one of the State constants.
 	State string
+	// Revision grows with every decision about the event.
+	Revision int
 	// Holds says that the rest of the key waits for this dead letter.
 	Holds bool
 }
@@ -187,7 +189,7 @@ func scanParked(row interface{ Scan(dest ...any) error }) (p Parked, err error) 
 		first, parked           int64
 	)
 	err = row.Scan(&p.Sequence, &p.Group, &p.Topic, &p.Key, &p.Source, &p.ID, &p.Type, &p.Handler, &uuid, &metadata, &payload,
-		&p.State, &p.Holds, &p.Attempts, &p.Class, &p.Reason, &history, &first, &parked)
+		&p.State, &p.Holds, &p.Attempts, &p.Class, &p.Reason, &history, &first, &parked, &p.Revision)
 	if err != nil {
 		return p, err
 	}

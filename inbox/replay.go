@@ -17,7 +17,7 @@ import (
 const (
 	// replayLease is how long a process that died keeps a key's replay from others. It only spares them the work: that one
 	// event is handled once, and after the one before it, is up to its row.
-	replayLease = time.Minute
+	replayLease = 10 * time.Second
 	// replayRetry is how long a replay waits after the database failed.
 	replayRetry = 5 * time.Second
 	// The replay looks for what other processes opened after replayPollMin of idleness, then at doubling intervals.
@@ -25,8 +25,14 @@ const (
 	replayPollMax = 5 * time.Minute
 )
 
-// replayKey is the context key of a parked event's sequence.
 type replayKey struct{}
+
+// replayed says in a message's context which parked event it is, and as of which decision about it: one that dies again and is
+// redriven at once is another.
+type replayed struct {
+	sequence int64
+	revision int
+}
 
 // Replay returns a member of the group that is fed from the parked events instead of a broker: of every key that was opened
 // for replay it delivers what is parked, one after the other, and several keys at once. Its messages must reach this inbox's
@@ -202,8 +208,8 @@ func (r *replay) step(key string) (again bool, delay time.Duration, err error) {
 	if !acked {
 		return false, delay, nil
 	}
-	// Acknowledged without the middleware: ignored, or a duplicate of what was handled.
-	_, err = r.in.db.ExecContext(context.WithoutCancel(r.taking), r.in.sql.Take, head.Sequence)
+	// It may have been acknowledged without the middleware, being of a type that the subscription ignores.
+	_, err = r.in.db.ExecContext(context.WithoutCancel(r.taking), r.in.sql.Take, head.Sequence, head.Revision)
 	return true, 0, err
 }
 
@@ -225,7 +231,7 @@ func (r *replay) end(key, query string, args ...any) (ended bool, err error) {
 // deliver hands out one event and waits for its verdict.
 func (r *replay) deliver(p *Parked) (acked bool, delay time.Duration) {
 	d := &transport.Delivery{Topic: r.topic, Group: r.group, Key: p.Key, Partition: -1, Deliveries: max(p.Attempts, 1)}
-	ctx, cancel := context.WithCancelCause(context.WithValue(r.live, replayKey{}, p.Sequence))
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.live, replayKey{}, replayed{p.Sequence, p.Revision}))
 	defer cancel(context.Canceled)
 	msg := p.Message
 	msg.SetContext(transport.WithDelivery(ctx, d))

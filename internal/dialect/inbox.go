@@ -63,7 +63,8 @@ type Inbox struct {
 	Postpone string
 	// Head reads the first event that its key waits for: group, topic, key. Columns as ListParked.
 	Head string
-	// Take deletes a parked event that is being handled: seq. No row affected means that somebody else has.
+	// Take deletes a parked event that is being handled: seq, revision. No row affected means that somebody else has, or has
+	// decided anew about it.
 	Take string
 	// Block ends a key's replay if its head is a dead letter still: group, topic, key, seq.
 	Block string
@@ -137,7 +138,7 @@ func (f *ParkedFilter) where() (conditions string, args []any) {
 	return b.String(), args
 }
 
-// ListParked reads the parked events that f chooses, in their order, after a sequence. Columns: seq, then as in Park.
+// ListParked reads the parked events that f chooses, in their order, after a sequence. Columns: seq, then as in Park, and revision.
 func (i *Inbox) ListParked(f *ParkedFilter, after int64, limit int) (query string, args []any) {
 	where, args := f.where()
 	query = i.listParked + " WHERE seq > ?" + where + " ORDER BY seq LIMIT ?"

@@ -34,7 +34,7 @@ RETURNING attempts`,
   partition_key = excluded.partition_key, event_type = excluded.event_type, handler = excluded.handler,
   message_uuid = excluded.message_uuid, metadata = excluded.metadata, payload = excluded.payload, state = excluded.state,
   holds = excluded.holds, attempts = excluded.attempts, class = excluded.class, reason = excluded.reason,
-  history = excluded.history, parked_at = excluded.parked_at,
+  history = excluded.history, parked_at = excluded.parked_at, revision = seambus_parked.revision + 1,
   first_attempt = coalesce(nullif(seambus_parked.first_attempt, 0), excluded.first_attempt)`,
 		Append: parkedInsert + ` ON CONFLICT DO NOTHING`,
 		Hold: `INSERT INTO seambus_held (since, grp, topic, partition_key, state) VALUES (?, ?, ?, ?, 'held')
@@ -49,15 +49,15 @@ WHERE grp = ?3 AND topic = ?4 AND partition_key = ?5 AND state = 'replay' AND no
 		Postpone: `UPDATE seambus_held SET not_before = ?1 + ?2
 WHERE grp = ?3 AND topic = ?4 AND partition_key = ?5 AND state = 'replay'`,
 		Head:  `SELECT ` + parkedColumns + ` FROM seambus_parked WHERE ` + inboxKey + ` AND ` + parkedHolding + ` ORDER BY seq LIMIT 1`,
-		Take:  `DELETE FROM seambus_parked WHERE seq = ? AND state IN ('held', 'ready')`,
+		Take:  `DELETE FROM seambus_parked WHERE seq = ? AND revision = ? AND state IN ('held', 'ready')`,
 		Block: `UPDATE seambus_held SET state = 'held', not_before = 0 WHERE ` + inboxKey + ` AND ` + parkedDead,
 		Open:  `DELETE FROM seambus_held WHERE ` + inboxKey + ` AND ` + parkedNone,
 
-		Ready: `UPDATE seambus_parked SET state = 'ready', holds = 0 WHERE seq = ? AND state = 'dead'`,
+		Ready: `UPDATE seambus_parked SET state = 'ready', holds = 0, revision = revision + 1 WHERE seq = ? AND state = 'dead'`,
 		Replay: `INSERT INTO seambus_held (since, grp, topic, partition_key, state) VALUES (?, ?, ?, ?, 'replay')
 ON CONFLICT DO UPDATE SET state = 'replay', not_before = CASE state WHEN 'replay' THEN not_before ELSE 0 END`,
 		Unblock:   `UPDATE seambus_held SET state = 'replay', not_before = 0 WHERE ` + inboxKey + ` AND state = 'held'`,
-		Discard:   `UPDATE seambus_parked SET state = 'discarded', holds = 0 WHERE seq = ? AND state = 'dead'`,
+		Discard:   `UPDATE seambus_parked SET state = 'discarded', holds = 0, revision = revision + 1 WHERE seq = ? AND state = 'dead'`,
 		Erase:     `UPDATE seambus_parked SET payload = x'', metadata = '{}' WHERE seq = ? AND state = 'discarded'`,
 		VersionOf: `SELECT version FROM seambus_versions WHERE ` + inboxKey,
 		Later: `SELECT EXISTS (SELECT 1 FROM seambus_inbox
@@ -90,7 +90,7 @@ const (
 	parkedNone = `NOT EXISTS (SELECT 1 FROM seambus_parked WHERE ` + inboxKey + ` AND ` + parkedHolding + `)`
 
 	parkedColumns = `seq, grp, topic, partition_key, source, event_id, event_type, handler, message_uuid, metadata, payload,
-  state, holds, attempts, class, reason, history, first_attempt, parked_at`
+  state, holds, attempts, class, reason, history, first_attempt, parked_at, revision`
 	parkedInsert = `INSERT INTO seambus_parked (grp, topic, partition_key, source, event_id, event_type, handler, message_uuid,
   metadata, payload, state, holds, attempts, class, reason, history, first_attempt, parked_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS seambus_attempts (
 
 -- Parked events: seq orders them within a key. metadata is JSON; see the package inbox for its form. state is 'dead' (given up),
 -- 'held' (behind another of its key), 'ready' (to be handled again) or 'discarded'; a dead one with holds holds the rest of its
--- key. history is of failed attempts, JSON.
+-- key. revision grows with every decision about the event. history is of failed attempts, JSON.
 CREATE TABLE IF NOT EXISTS seambus_parked (
 	seq           BIGINT          NOT NULL AUTO_INCREMENT PRIMARY KEY,
 	grp           VARBINARY(255)  NOT NULL,
@@ -58,6 +58,7 @@ CREATE TABLE IF NOT EXISTS seambus_parked (
 	history       MEDIUMTEXT      NOT NULL DEFAULT ('[]'),
 	first_attempt BIGINT          NOT NULL DEFAULT 0,
 	parked_at     BIGINT          NOT NULL,
+	revision      INT             NOT NULL DEFAULT 0,
 	UNIQUE KEY seambus_parked_event (grp, source, event_id),
 	KEY seambus_parked_key (grp, topic, partition_key, seq)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;

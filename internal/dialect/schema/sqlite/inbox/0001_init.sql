@@ -37,7 +37,7 @@ CREATE TABLE seambus_attempts (
 
 -- Parked events: seq orders them within a key. metadata is JSON; see the package inbox for its form. state is 'dead' (given up),
 -- 'held' (behind another of its key), 'ready' (to be handled again) or 'discarded'; a dead one with holds holds the rest of its
--- key.
+-- key. revision grows with every decision about the event.
 CREATE TABLE seambus_parked (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     grp           TEXT    NOT NULL,
@@ -58,6 +58,7 @@ CREATE TABLE seambus_parked (
     history       TEXT    NOT NULL DEFAULT '[]', -- of failed attempts, JSON
     first_attempt INTEGER NOT NULL DEFAULT 0,
     parked_at     INTEGER NOT NULL,
+    revision      INTEGER NOT NULL DEFAULT 0,
     UNIQUE (grp, source, event_id)
 ) STRICT;
 
