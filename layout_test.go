@@ -17,21 +17,22 @@ const module = "github.com/seambus/seambus"
 
 // allowed says what each package may import of this module. Imports point down and never back.
 var allowed = map[string][]string{
-	"":                        {},
-	"event":                   {},
-	"partition":               {},
-	"transport":               {"event", "partition"},
-	"transport/memory":        {"event", "partition", "transport", "internal/crash"},
-	"transport/transporttest": {"event", "partition", "transport"},
-	"middleware":              {"event", "transport", "internal/errtext", "internal/tracing"},
-	"outbox":                  {"event", "partition", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/tracing", "internal/txhook"},
-	"inbox":                   {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
-	"bus":                     {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
-	"internal/crash":          {},
-	"internal/dialect":        {"partition"},
-	"internal/errtext":        {},
-	"internal/tracing":        {"event"},
-	"internal/txhook":         {},
+	"":                             {},
+	"event":                        {},
+	"partition":                    {},
+	"transport":                    {"event", "partition"},
+	"transport/memory":             {"event", "partition", "transport", "internal/crash"},
+	"transport/transporttest":      {"event", "partition", "transport"},
+	"middleware":                   {"event", "transport", "internal/errtext", "internal/tracing"},
+	"outbox":                       {"event", "partition", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/tracing", "internal/txhook"},
+	"inbox":                        {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
+	"bus":                          {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
+	"internal/crash":               {},
+	"internal/dialect":             {"partition"},
+	"internal/dialect/dialecttest": {"internal/dialect"},
+	"internal/errtext":             {},
+	"internal/tracing":             {"event"},
+	"internal/txhook":              {},
 }
 
 // outside says which packages of other modules the lowest layers may import.
