@@ -25,6 +25,8 @@ var allowed = map[string][]string{
 	"transport/transporttest":      {"event", "partition", "transport"},
 	"middleware":                   {"event", "transport", "internal/errtext", "internal/tracing"},
 	"outbox":                       {"event", "partition", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/tracing", "internal/txhook"},
+	"outbox/pgxoutbox":             {"outbox", "internal/dialect"},
+	"outbox/wmsql":                 {"event", "partition", "internal/dialect"},
 	"inbox":                        {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
 	"bus":                          {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
 	"internal/crash":               {},

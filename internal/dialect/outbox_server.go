@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -212,6 +213,34 @@ func (o *serverOutbox) blocked(ctx context.Context, keys []BlockedKey, statement
 		keys = append(keys, k)
 	}
 	return keys, errors.Join(rows.Err(), rows.Close())
+}
+
+const (
+	postgresNotify = `SELECT pg_notify($1, '')`
+	postgresListen = `LISTEN `
+)
+
+func (o *serverOutbox) Channel() string {
+	if o.d.name != Postgres {
+		return ""
+	}
+	return o.prefix + "outbox"
+}
+
+func (o *serverOutbox) Notify(ctx context.Context) error {
+	if o.Channel() == "" {
+		return nil
+	}
+	_, err := o.db.ExecContext(ctx, postgresNotify, o.Channel())
+	return err
+}
+
+// ListenQuery returns the statement that listens on a channel as [Outbox] names it.
+func ListenQuery(channel string) (string, error) {
+	if err := CheckPrefix(strings.TrimSuffix(channel, "outbox")); err != nil {
+		return "", err
+	}
+	return postgresListen + channel, nil
 }
 
 func (o *serverOutbox) AnyPending(ctx context.Context) (found bool, err error) {

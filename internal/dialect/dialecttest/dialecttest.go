@@ -91,6 +91,7 @@ func Postgres(tb testing.TB) Database {
 	check(tb, err)
 	q := u.Query()
 	q.Set("search_path", name)
+	q.Set("application_name", name) // tells this test's connections in pg_stat_activity
 	u.RawQuery = q.Encode()
 	return Database{dialect.Postgres, "pgx", u.String()}
 }
