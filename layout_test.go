@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"outbox/pgxoutbox":             {"outbox", "internal/dialect"},
 	"outbox/wmsql":                 {"event", "partition", "internal/dialect"},
 	"inbox":                        {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
+	"cmd/seambus":                  {"internal/dialect"},
 	"bus":                          {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
 	"internal/crash":               {},
 	"internal/dialect":             {"partition"},

@@ -64,14 +64,12 @@ func openServerOutbox(ctx context.Context, db *sql.DB, d Dialect, prefix string)
 	if err != nil {
 		return nil, err
 	}
-	have, err := serverVersion(ctx, db, d, SetOutbox, prefix)
-	switch {
-	case err != nil && ctx.Err() == nil && db.PingContext(ctx) == nil:
-		return nil, fmt.Errorf("dialect: outbox tables %q are not there: %w: %w", prefix+"outbox", ErrSchema, err)
-	case err != nil:
-		return nil, fmt.Errorf("dialect: outbox: %w", err)
-	case have < len(steps):
-		return nil, fmt.Errorf("dialect: outbox tables %q are at version %d, want %d: %w", prefix+"outbox", have, len(steps), ErrSchema)
+	have, err := d.Applied(ctx, db, SetOutbox, prefix)
+	if err != nil {
+		return nil, err
+	}
+	if have < len(steps) {
+		return nil, fmt.Errorf("dialect: tables of %q are at version %d, want %d or newer: %w", prefix+"outbox", have, len(steps), ErrSchema)
 	}
 	o := &serverOutbox{db: db, d: d, prefix: prefix, texts: make(map[string]string)}
 	for _, statement := range []string{

@@ -222,3 +222,44 @@ func TestServersMigrateConcurrentlyAndOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestThisReleaseRunsOnANewerSchema adds what a later release may add, which is columns, indexes and tables.
+func TestThisReleaseRunsOnANewerSchema(t *testing.T) {
+	t.Parallel()
+	dialecttest.Each(t, func(t *testing.T, d dialecttest.Database) {
+		db := d.Migrated(t, dialect.SetOutbox)
+		insert := "INSERT INTO seambus_migrations (set_name, version, name) VALUES ('outbox', 99, '0099_later')"
+		if d.Name == dialect.SQLite {
+			insert = "INSERT INTO seambus_migrations (set_name, version, name, applied_at) VALUES ('outbox', 99, '0099_later', 0)"
+		}
+		for _, statement := range []string{
+			"ALTER TABLE seambus_outbox ADD COLUMN later VARCHAR(10) NOT NULL DEFAULT 'x'",
+			"ALTER TABLE seambus_outbox_leases ADD COLUMN later INTEGER",
+			"CREATE INDEX seambus_outbox_later ON seambus_outbox (later, seq)",
+			"CREATE TABLE seambus_later (x INTEGER)", insert,
+		} {
+			if d.Name == dialect.SQLite {
+				statement = strings.ReplaceAll(statement, "VARCHAR(10)", "TEXT")
+			}
+			_, err := db.Exec(statement)
+			check(t, err)
+		}
+		of, err := dialect.For(db)
+		check(t, err)
+		check(t, of.Migrate(t.Context(), db, dialect.SetOutbox))
+		o, err := dialect.OpenOutbox(t.Context(), db, dialect.DefaultPrefix)
+		check(t, err)
+		check(t, insertOne(t, db, o))
+		c, err := o.Renew(t.Context(), "a", time.Now(), time.Minute)
+		check(t, err)
+		n := 0
+		check(t, o.Heads(t.Context(), 0, -1, 10, func(*dialect.Row) bool { n++; return true }))
+		marked, err := o.Mark(t.Context(), dialect.Fence{Owner: "a", Token: c.Tokens[0]}, []int64{1}, time.Now(), false)
+		if err != nil || n != 1 || marked != 1 {
+			t.Errorf("%d rows read, %d marked, %v; want one of each", n, marked, err)
+		}
+		if v, err := of.Applied(t.Context(), db, dialect.SetOutbox, dialect.DefaultPrefix); err != nil || v != 99 {
+			t.Errorf("version %d, %v; a newer schema must be left alone", v, err)
+		}
+	})
+}
