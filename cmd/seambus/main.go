@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	root.AddCommand(migrateCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		fmt.Fprintln(errOut, "seambus:", err)
+		root.PrintErrln("seambus:", err)
 	}
 	switch {
 	case err == nil:

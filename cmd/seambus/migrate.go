@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -144,10 +145,10 @@ func (f *migrateFlags) up(c *cobra.Command, d dialect.Dialect) (err error) {
 			return err
 		}
 		if len(s.Pending) == 0 {
-			fmt.Fprintf(c.OutOrStdout(), "%s: up to date at version %d\n", s.Set, s.Applied)
+			c.Printf("%s: up to date at version %d\n", s.Set, s.Applied)
 		}
 		for _, name := range s.Pending {
-			fmt.Fprintf(c.OutOrStdout(), "%s: applied %s\n", s.Set, name)
+			c.Printf("%s: applied %s\n", s.Set, name)
 		}
 	}
 	return nil
@@ -178,17 +179,19 @@ func (f *migrateFlags) show(out io.Writer, states []state) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(states)
 	}
+	var b strings.Builder
 	for _, s := range states {
-		fmt.Fprintf(out, "%s: version %d of %d", s.Set, s.Applied, s.Latest)
+		fmt.Fprintf(&b, "%s: version %d of %d", s.Set, s.Applied, s.Latest)
 		switch {
 		case len(s.Pending) > 0:
-			fmt.Fprintf(out, ", missing %v", s.Pending)
+			fmt.Fprintf(&b, ", missing %v", s.Pending)
 		case s.Applied > s.Latest:
-			fmt.Fprint(out, ", newer than this program, which works with it")
+			b.WriteString(", newer than this program, which works with it")
 		}
-		fmt.Fprintln(out)
+		b.WriteByte('\n')
 	}
-	return nil
+	_, err := io.WriteString(out, b.String())
+	return err
 }
 
 func (f *migrateFlags) print(c *cobra.Command, d dialect.Dialect) error {
@@ -198,7 +201,7 @@ func (f *migrateFlags) print(c *cobra.Command, d dialect.Dialect) error {
 			return err
 		}
 		for _, step := range steps {
-			fmt.Fprintf(c.OutOrStdout(), "-- %s %s\n%s\n", set, step.Name, step.SQL)
+			c.Printf("-- %s %s\n%s\n", set, step.Name, step.SQL)
 		}
 	}
 	return nil

@@ -197,10 +197,8 @@ func OpenOutbox(ctx context.Context, db *sql.DB, prefix string) (Outbox, error) 
 	if err := CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
-	switch d.name {
-	case SQLite:
+	if d.name == SQLite {
 		return openSQLiteOutbox(ctx, db, prefix)
-	default:
-		return openServerOutbox(ctx, db, d, prefix)
 	}
+	return openServerOutbox(ctx, db, d, prefix)
 }
