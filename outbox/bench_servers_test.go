@@ -1,0 +1,195 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/internal/dialect"
+	"github.com/seambus/seambus/internal/dialect/dialecttest"
+	"github.com/seambus/seambus/outbox"
+	"github.com/seambus/seambus/transport"
+)
+
+const (
+	benchKeys    = 1000
+	benchPayload = 500 // bytes of JSON
+)
+
+// sink is a broker that takes its time for each call and counts.
+type sink struct {
+	*fake
+	delay  time.Duration
+	single bool // takes one message at a time
+	n      atomic.Int64
+	want   int64
+	done   chan struct{}
+}
+
+func newSink(delay time.Duration, single bool, want int) *sink {
+	return &sink{fake: newFake(), delay: delay, single: single, want: int64(want), done: make(chan struct{})}
+}
+
+func (s *sink) Publisher() message.Publisher { return s }
+
+func (s *sink) Publish(_ string, msgs ...*message.Message) error {
+	calls := 1
+	if s.single {
+		calls = len(msgs)
+	}
+	if s.delay > 0 {
+		for range calls {
+			time.Sleep(s.delay)
+		}
+	}
+	if s.n.Add(int64(len(msgs))) >= s.want && s.n.Load()-int64(len(msgs)) < s.want {
+		close(s.done)
+	}
+	return nil
+}
+
+func (s *sink) await(b *testing.B) {
+	b.Helper()
+	select {
+	case <-s.done:
+	case <-time.After(2 * time.Minute):
+		b.Fatalf("%d of %d were published", s.n.Load(), s.want)
+	}
+}
+
+func benchEvents(from, n int) []event.Event {
+	pad := strings.Repeat("x", benchPayload-40)
+	events := make([]event.Event, n)
+	for i := range events {
+		events[i] = note{Key: fmt.Sprint("key-", (from+i)%benchKeys), N: from + i, Pad: pad}
+	}
+	return events
+}
+
+func fill(b *testing.B, db *sql.DB, n int) {
+	b.Helper()
+	box := newBox(b, db, newFake())
+	for from := 0; from < n; from += 1000 {
+		record(b, box, benchEvents(from, min(1000, n-from))...)
+	}
+	analyze(b, db, "seambus_outbox")
+}
+
+func analyze(b *testing.B, db *sql.DB, table string) {
+	b.Helper()
+	text := "ANALYZE TABLE " + table
+	if d, _ := dialect.For(db); d.Name() == dialect.Postgres {
+		text = "VACUUM ANALYZE " + table
+	}
+	_, err := db.Exec(text)
+	check(b, err)
+}
+
+// drainSeambus returns the rate from the start of the relay to the last publish.
+func drainSeambus(b *testing.B, d dialecttest.Database, s *sink, opts ...outbox.Option) float64 {
+	b.Helper()
+	db := d.Migrated(b, dialect.SetOutbox)
+	fill(b, db, int(s.want))
+	box := newBox(b, db, s, opts...)
+	began := time.Now()
+	stop := start(b, context.Background(), box)
+	s.await(b)
+	rate := float64(s.want) / time.Since(began).Seconds()
+	check(b, stop())
+	if n := count(b, db, "state = 3"); n != int(s.want) {
+		b.Fatalf("%d rows are marked, want %d", n, s.want)
+	}
+	return rate
+}
+
+// drainWatermill does the same with Watermill's forwarder over watermill-sql.
+func drainWatermill(b *testing.B, d dialecttest.Database, s *sink, batch int, poll time.Duration) float64 {
+	b.Helper()
+	db := d.Open(b)
+	var schema wsql.SchemaAdapter = wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch}
+	var offsets wsql.OffsetsAdapter = wsql.DefaultPostgreSQLOffsetsAdapter{}
+	if d.Name == dialect.MySQL {
+		schema, offsets = wsql.DefaultMySQLSchema{SubscribeBatchSize: batch}, wsql.DefaultMySQLOffsetsAdapter{}
+	}
+	pub, err := wsql.NewPublisher(db, wsql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, nil)
+	check(b, err)
+	sub, err := wsql.NewSubscriber(db, wsql.SubscriberConfig{SchemaAdapter: schema, OffsetsAdapter: offsets, InitializeSchema: true,
+		PollInterval: poll}, nil)
+	check(b, err)
+	envelopes := forwarder.NewPublisher(pub, forwarder.PublisherConfig{ForwarderTopic: "events"})
+	for from := 0; from < int(s.want); from += 1000 {
+		var msgs []*message.Message
+		for i, e := range benchEvents(from, min(1000, int(s.want)-from)) {
+			env, err := notes.Encode(b.Context(), e)
+			check(b, err)
+			msgs = append(msgs, message.NewMessage(fmt.Sprint("m", from+i), env.Data))
+		}
+		check(b, envelopes.Publish("notes", msgs...))
+	}
+	analyze(b, db, "watermill_events")
+	fwd, err := forwarder.NewForwarder(sub, s, nil, forwarder.Config{ForwarderTopic: "events"})
+	check(b, err)
+	done := make(chan error, 1)
+	began := time.Now()
+	go func() { done <- fwd.Run(context.Background()) }()
+	s.await(b)
+	rate := float64(s.want) / time.Since(began).Seconds()
+	check(b, fwd.Close())
+	check(b, <-done)
+	return rate
+}
+
+// BenchmarkDrainBesideForwarder drains 20,000 rows of 500 bytes over 1,000 keys with the relay and with Watermill's
+// forwarder, one after the other, and reports the ratio. The forwarder is given fewer where it would take minutes.
+func BenchmarkDrainBesideForwarder(b *testing.B) {
+	const rows, few = 20_000, 2000
+	for _, c := range []struct {
+		name   string
+		delay  time.Duration
+		single bool
+		rows   int // of the forwarder
+		batch  map[dialect.Name]int
+		poll   time.Duration
+	}{
+		{"noop", 0, false, rows, map[dialect.Name]int{dialect.Postgres: 1000, dialect.MySQL: 5000}, 10 * time.Millisecond},
+		{"2ms-batch", 2 * time.Millisecond, false, few, nil, time.Second},
+		{"2ms-single", 2 * time.Millisecond, true, few, nil, time.Second},
+	} {
+		for name, database := range servers() {
+			b.Run(c.name+"/"+string(name), func(b *testing.B) {
+				var ratios, rates []float64
+				for range b.N {
+					theirs := drainWatermill(b, database(b), newSink(c.delay, c.single, c.rows), c.batch[name], c.poll)
+					ours := drainSeambus(b, database(b), newSink(c.delay, c.single, rows))
+					ratios, rates = append(ratios, ours/theirs), append(rates, ours)
+				}
+				b.ReportMetric(median(ratios), "x-forwarder")
+				b.ReportMetric(median(rates), "events/s")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+func servers() map[dialect.Name]func(testing.TB) dialecttest.Database {
+	return map[dialect.Name]func(testing.TB) dialecttest.Database{
+		dialect.Postgres: dialecttest.Postgres, dialect.MySQL: dialecttest.MySQL,
+	}
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+var _ transport.Transport = (*sink)(nil)
