@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -170,7 +171,7 @@ func BenchmarkDrainBesideForwarder(b *testing.B) {
 				var ratios, rates []float64
 				for range b.N {
 					theirs := drainWatermill(b, database(b), newSink(c.delay, c.single, c.rows), c.batch[name], c.poll)
-					ours := drainSeambus(b, database(b), newSink(c.delay, c.single, rows))
+					ours := drainSeambus(b, database(b), newSink(c.delay, c.single, rows), outbox.WithBatch(1000))
 					ratios, rates = append(ratios, ours/theirs), append(rates, ours)
 				}
 				b.ReportMetric(median(ratios), "x-forwarder")
@@ -193,3 +194,62 @@ func median(v []float64) float64 {
 }
 
 var _ transport.Transport = (*sink)(nil)
+
+// BenchmarkLatencyAfterDrain measures commit to publish right after very many rows were drained while another transaction
+// is open, so that the database may clean nothing away. SEAMBUS_BENCH_ROWS sets how many.
+func BenchmarkLatencyAfterDrain(b *testing.B) {
+	rows := 50_000
+	if s := os.Getenv("SEAMBUS_BENCH_ROWS"); s != "" {
+		_, err := fmt.Sscan(s, &rows)
+		check(b, err)
+	}
+	for name, database := range servers() {
+		b.Run(string(name), func(b *testing.B) {
+			d := database(b)
+			db := d.Migrated(b, dialect.SetOutbox)
+			drained(b, db, d.Open(b), rows)
+			f := newFake()
+			box := newBox(b, db, f)
+			stop := start(b, context.Background(), box)
+			record(b, box, note{Key: "first"})
+			f.await(b, 1)
+			var took []time.Duration
+			for b.Loop() {
+				for range 200 {
+					n := len(f.all())
+					record(b, box, note{Key: "k"})
+					began := time.Now()
+					f.await(b, n+1)
+					took = append(took, time.Since(began))
+					time.Sleep(10 * time.Millisecond) // 100 a second
+				}
+			}
+			check(b, stop())
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// drained puts rows through the states while a transaction of other watches.
+func drained(b *testing.B, db, other *sql.DB, rows int) {
+	b.Helper()
+	for n := 1; n <= rows; n *= 2 {
+		source := "FROM seambus_outbox"
+		if n == 1 {
+			source = ""
+		}
+		_, err := db.Exec(fmt.Sprintf(`INSERT INTO seambus_outbox (event_id, topic, type, partition_key, payload, shard)
+			SELECT concat('r%d-', %s), 'notes', 'note.taken', 'k', '{}', 1 %s`, n, map[bool]string{true: "'seed'", false: "seq"}[n == 1], source))
+		check(b, err)
+	}
+	watch, err := other.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	check(b, err)
+	b.Cleanup(func() { _ = watch.Rollback() })
+	var n int
+	check(b, watch.QueryRow("SELECT count(*) FROM seambus_outbox").Scan(&n))
+	_, err = db.Exec("UPDATE seambus_outbox SET state = 3, published_at = created_at")
+	check(b, err)
+}

@@ -133,6 +133,9 @@ type Outbox interface {
 	Insert(ctx context.Context, x Execer, rows []Row) (int64, error)
 	// Heads calls yield for the pending rows after seq in the ranges, and those that have no shard yet, in order.
 	Heads(ctx context.Context, after int64, ranges Mask, limit int, yield func(*Row) bool) error
+	// Top returns a sequence number that no row seen so far is above, or zero where it is not worth knowing: a reader that
+	// begins there does not have to pass what was drained and not yet cleaned away by the database.
+	Top(ctx context.Context) (int64, error)
 	// Stragglers returns the sequence numbers of the pending rows up to seq, as Heads would choose them, at most limit.
 	Stragglers(ctx context.Context, after, upTo int64, ranges Mask, limit int) ([]int64, error)
 	// Load calls yield for the rows that are still pending, in order.

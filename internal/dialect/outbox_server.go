@@ -19,6 +19,7 @@ const (
 
 	serverHeads = `SELECT ` + serverColumns + ` FROM seambus_outbox {head}
 WHERE state = 0 AND seq > ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
+	serverTop        = `SELECT coalesce(max(seq), 0) FROM seambus_outbox`
 	serverStragglers = `SELECT seq FROM seambus_outbox {head}
 WHERE state = 0 AND seq > ? AND seq <= ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
 	serverLoad    = `SELECT ` + serverColumns + ` FROM seambus_outbox {by seq} WHERE state = 0 AND {ids} ORDER BY seq`
@@ -73,7 +74,7 @@ func openServerOutbox(ctx context.Context, db *sql.DB, d Dialect, prefix string)
 	}
 	o := &serverOutbox{db: db, d: d, prefix: prefix, texts: make(map[string]string)}
 	for _, statement := range []string{
-		serverHeads, serverStragglers, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
+		serverHeads, serverTop, serverStragglers, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
 		serverBlockedKeyless, serverAnyPending, serverOldest, serverDepth, serverInsertOne, serverAdopt, serverFence, serverMark,
 		serverRemove, serverHold, serverFail, serverLeases, serverJoin, serverBury, serverRelays, serverExtend, serverClaim,
 		serverRelease, serverLeave, serverQuit, serverSweepLock, serverWindow, serverSweep,
@@ -130,6 +131,11 @@ func scanServerRow(rows *sql.Rows) (*Row, error) {
 func (o *serverOutbox) Heads(ctx context.Context, after int64, ranges Mask, limit int, yield func(*Row) bool) error {
 	_, err := o.query(ctx, yield, o.text(serverHeads), after, int64(ranges), limit)
 	return err
+}
+
+func (o *serverOutbox) Top(ctx context.Context) (top int64, err error) {
+	err = o.db.QueryRowContext(ctx, o.text(serverTop)).Scan(&top)
+	return top, err
 }
 
 func (o *serverOutbox) Stragglers(ctx context.Context, after, upTo int64, ranges Mask, limit int) (seqs []int64, err error) {

@@ -202,3 +202,6 @@ func (o *sqliteOutbox) Channel() string { return "" }
 
 // Notify does nothing.
 func (o *sqliteOutbox) Notify(context.Context) error { return nil }
+
+// Top is zero: SQLite leaves no dead entries in an index.
+func (o *sqliteOutbox) Top(context.Context) (int64, error) { return 0, nil }
