@@ -3,10 +3,12 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -252,4 +254,117 @@ func drained(b *testing.B, db, other *sql.DB, rows int) {
 	check(b, watch.QueryRow("SELECT count(*) FROM seambus_outbox").Scan(&n))
 	_, err = db.Exec("UPDATE seambus_outbox SET state = 3, published_at = created_at")
 	check(b, err)
+}
+
+// BenchmarkOrderPath has 16 connections place orders, by turns with Record and with a bare INSERT of the same row, and
+// reports which part of the latter's rate is left. No relay runs.
+func BenchmarkOrderPath(b *testing.B) {
+	for name, database := range servers() {
+		b.Run(string(name), func(b *testing.B) {
+			db := database(b).Migrated(b, dialect.SetOutbox)
+			db.SetMaxOpenConns(16)
+			db.SetMaxIdleConns(16)
+			_, err := db.Exec("CREATE TABLE orders (id VARCHAR(64) PRIMARY KEY, total INTEGER NOT NULL)")
+			check(b, err)
+			box := newBox(b, db, newFake())
+			order, bare := orderTexts(name)
+			event1 := benchEvents(0, 1)
+			env, err := notes.Encode(b.Context(), event1[0])
+			check(b, err)
+			place := func(i int64, tx *sql.Tx, withRecord bool) error {
+				if _, err := tx.Exec(order, fmt.Sprint("o", i), i); err != nil {
+					return err
+				}
+				if withRecord {
+					return box.Record(context.Background(), tx, notes, note{Key: event1[0].PartitionKey(), ID: fmt.Sprint("e", i), Pad: event1[0].(note).Pad})
+				}
+				_, err := tx.Exec(bare, fmt.Sprint("e", i), "notes", "notes", "note.taken", event1[0].PartitionKey(), []byte(env.Data), 7)
+				return err
+			}
+			var next atomic.Int64
+			var ratios []float64
+			for b.Loop() {
+				for range 5 {
+					with := orderRate(b, db, &next, func(i int64, tx *sql.Tx) error { return place(i, tx, true) })
+					without := orderRate(b, db, &next, func(i int64, tx *sql.Tx) error { return place(i, tx, false) })
+					ratios = append(ratios, with/without)
+				}
+			}
+			b.ReportMetric(median(ratios), "x-bare")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func orderTexts(name dialect.Name) (order, bare string) {
+	if name == dialect.Postgres {
+		return "INSERT INTO orders VALUES ($1, $2)",
+			"INSERT INTO seambus_outbox (event_id, source, topic, type, partition_key, payload, shard) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+	}
+	return "INSERT INTO orders VALUES (?, ?)",
+		"INSERT INTO seambus_outbox (event_id, source, topic, type, partition_key, payload, shard) VALUES (?, ?, ?, ?, ?, ?, ?)"
+}
+
+// orderRate runs transactions on 16 connections for a second.
+func orderRate(b *testing.B, db *sql.DB, next *atomic.Int64, place func(i int64, tx *sql.Tx) error) float64 {
+	b.Helper()
+	var done atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range 16 {
+		wg.Go(func() {
+			for time.Since(began) < time.Second {
+				tx, err := db.Begin()
+				if err == nil {
+					err = place(next.Add(1), tx)
+				}
+				if err == nil {
+					err = tx.Commit()
+				}
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(done.Load()) / time.Since(began).Seconds()
+}
+
+// BenchmarkBehindAFailingKey compares the rate of keys in the shard of a failing key, which has 100,000 rows, with their rate alone.
+func BenchmarkBehindAFailingKey(b *testing.B) {
+	const others = 10_000
+	for name, database := range servers() {
+		b.Run(string(name), func(b *testing.B) {
+			keys := sameShard("bad", 50)
+			measure := func(queue int) time.Duration {
+				db := database(b).Migrated(b, dialect.SetOutbox)
+				f := newFake()
+				f.onOne = func(msg *message.Message) error {
+					if transport.Key(msg) == "bad" {
+						return errors.New("not now")
+					}
+					return nil
+				}
+				box := newBox(b, db, f)
+				pile(b, box, "bad", queue)
+				stop := start(b, context.Background(), box)
+				eventually(b, "the key has left the head", func() bool { return count(b, db, "state = 0") == 0 })
+				took := neighbours(b, box, f, keys, others)
+				check(b, stop())
+				return took
+			}
+			var ratios []float64
+			for b.Loop() {
+				for range 3 {
+					alone := measure(0)
+					ratios = append(ratios, alone.Seconds()/measure(100_000).Seconds())
+				}
+			}
+			b.ReportMetric(median(ratios), "x-alone")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }
