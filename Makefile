@@ -3,13 +3,19 @@ GO ?= go
 LINT = $(GO) tool -modfile=tools.mod golangci-lint
 BENCHTIME ?= 1x
 
-.PHONY: help test test-fast lint tidy-check generate generate-check guarantees guarantees-check examples bench-once ci
+# Sets the variables by which tests find the database servers, and starts those first.
+SERVERS = scripts/services up && eval "$$(scripts/services env)" &&
+
+.PHONY: help services test test-fast lint tidy-check generate generate-check guarantees guarantees-check examples bench-once ci
 
 help: ## print this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-test: ## run every test with the race detector, in random order
-	$(GO) test -race -shuffle=on -timeout 15m ./...
+services: ## start PostgreSQL and MariaDB for tests (installs them when run as root)
+	scripts/services up
+
+test: ## run every test with the race detector, in random order, on every database
+	$(SERVERS) $(GO) test -race -shuffle=on -timeout 15m ./...
 	$(GO) test -run TestIncidentsStream -timeout 5m ./examples/fulfillment
 
 test-fast: ## run the tests without servers, root or race detector, in under 5 minutes
@@ -38,7 +44,7 @@ examples: ## run the examples
 	$(GO) run ./examples/fulfillment --orders 500 --chaos=false --json
 
 bench-once: ## run every benchmark once, so that none can rot
-	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+	$(SERVERS) $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
 
 ci: ## do what CI does
 	bash .ci/run

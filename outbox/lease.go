@@ -49,6 +49,7 @@ func (r *relay) lease(ctx context.Context, now time.Time, woken bool) (ok bool, 
 func (r *relay) claimed(ctx context.Context, claim dialect.Claim, until time.Time) error {
 	r.mu.Lock()
 	r.read.relays, r.read.share = claim.Relays, claim.Share
+	r.box.relays.Store(int64(claim.Relays))
 	r.recheck = false
 	var gained dialect.Mask
 	for rng := range dialect.Ranges {

@@ -12,14 +12,17 @@ import (
 // Marks are collected for a moment: a commit costs far more than a row in it.
 const (
 	markLinger = 5 * time.Millisecond
-	markBatch  = 500
+	markLeast  = 500
 	markPause  = 100 * time.Millisecond // after the database refused
 )
+
+// markBatch is how many rows are marked at once: as many as are read at once, if they are many.
+func (r *relay) markBatch() int { return max(markLeast, r.box.cfg.batch) }
 
 // markLater queues items for marking. The lock is held.
 func (r *relay) markLater(its ...*item) {
 	r.marks = append(r.marks, its...)
-	if len(r.marks) == len(its) || len(r.marks) >= markBatch {
+	if len(r.marks) == len(its) || len(r.marks) >= r.markBatch() {
 		select {
 		case r.marked <- struct{}{}:
 		default:
@@ -36,7 +39,7 @@ func (r *relay) mark(ctx context.Context, done <-chan struct{}) {
 			r.markDown(ctx, 0)
 			return
 		}
-		r.markDown(ctx, markBatch-1)
+		r.markDown(ctx, r.markBatch()-1)
 	}
 }
 
@@ -65,7 +68,7 @@ func (r *relay) linger(done <-chan struct{}) {
 		r.mu.Lock()
 		n := len(r.marks)
 		r.mu.Unlock()
-		if n >= markBatch {
+		if n >= r.markBatch() {
 			return
 		}
 		select {
@@ -81,7 +84,7 @@ func (r *relay) linger(done <-chan struct{}) {
 // markSome marks a batch of what is collected. It reports false if it could not.
 func (r *relay) markSome(ctx context.Context) bool {
 	r.mu.Lock()
-	n := min(len(r.marks), markBatch)
+	n := min(len(r.marks), r.markBatch())
 	batch := r.marks[:n:n]
 	r.marks = r.marks[n:]
 	if len(r.marks) == 0 {

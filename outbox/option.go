@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,6 +41,7 @@ type config struct {
 	workers   int
 	inFlight  int
 	policy    FailurePolicy
+	listener  ListenFunc
 }
 
 func defaults() config {
@@ -123,3 +125,12 @@ func WithInFlight(n int) Option { return option(func(c *config) { c.inFlight = n
 // WithFailurePolicy sets what becomes of the later rows of a key whose row was refused for good. The default is
 // [HoldKey]: order is kept, and the age of the held rows raises the alarm.
 func WithFailurePolicy(p FailurePolicy) Option { return option(func(c *config) { c.policy = p }) }
+
+// ListenFunc calls wake for each notification on the database's channel until ctx ends or the connection is lost, and then
+// returns. It is called again after a pause if ctx has not ended.
+type ListenFunc func(ctx context.Context, channel string, wake func()) error
+
+// WithListener makes the relay hear at once of rows that other processes record, where the database can tell: on
+// PostgreSQL, through pgxoutbox.Listen. Elsewhere it does nothing. The default is none: the relay finds them by [WithPoll]. It
+// takes one connection for as long as the relay runs. Polling goes on beside it, since a notification may be lost.
+func WithListener(l ListenFunc) Option { return option(func(c *config) { c.listener = l }) }

@@ -18,7 +18,8 @@ import (
 var ErrRunning = errors.New("the relay is running already")
 
 // Outbox records events in the caller's transactions and relays them to one transport. It lives as long as its database
-// handle, which it does not close, and is safe for concurrent use. Goroutines run only inside [Outbox.Run].
+// handle, which it does not close, and is safe for concurrent use. Goroutines run only inside [Outbox.Run], but for a brief
+// one after [Outbox.Committed] on PostgreSQL.
 type Outbox struct {
 	cfg       config
 	db        *sql.DB
@@ -31,6 +32,9 @@ type Outbox struct {
 	running atomic.Bool
 	open    sync.Map // transactions that InTx will commit
 	count   counters
+
+	relays     atomic.Int64 // that live on the database, as far as this one's relay knows
+	announcing atomic.Bool
 }
 
 // New returns the outbox in db whose relay publishes to t. All invalid options are reported together. With SQLite it
@@ -122,8 +126,15 @@ func (o *Outbox) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 }
 
 // Committed wakes the relay: rows were committed. It never blocks. Without it, and outside InTx, a recorded row is looked for
-// every 5 milliseconds for a second, and after that whenever the relay next wakes.
+// every 5 milliseconds for a second, and after that whenever the relay next wakes. On PostgreSQL it also sends a NOTIFY, a
+// moment later and on a connection of its own, unless the only relay is this Outbox's: see [WithListener].
 func (o *Outbox) Committed() {
+	o.rouse()
+	o.announce()
+}
+
+// rouse wakes the relay of this Outbox.
+func (o *Outbox) rouse() {
 	select {
 	case o.wake <- struct{}{}:
 	default:

@@ -238,6 +238,12 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	if limit <= 0 || mask == 0 {
 		return 0, false, nil
 	}
+	top := int64(0)
+	if r.read.cursor == 0 {
+		if top, err = r.box.store.Top(ctx); err != nil {
+			return 0, false, err
+		}
+	}
 	var rows []*dialect.Row
 	err = r.box.store.Heads(ctx, r.read.cursor, mask, limit, func(row *dialect.Row) bool {
 		rows = append(rows, row)
@@ -256,7 +262,11 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 			r.read.gapDue = r.read.lastGap.Add(gapEvery)
 		}
 	}
-	if more = len(rows) == limit || budget <= 0; !more && r.read.parked != nil {
+	more = len(rows) == limit || budget <= 0
+	if !more {
+		r.read.cursor = max(r.read.cursor, top) // what was pending up to there was in rows
+	}
+	if !more && r.read.parked != nil {
 		r.mu.Lock()
 		r.unpark()
 		r.mu.Unlock()

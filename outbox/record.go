@@ -116,6 +116,6 @@ func (o *Outbox) expectCommit(ctx context.Context, tx Execer) {
 	}
 	now := time.Now()
 	if o.burst.Swap(dialect.Micros(now.Add(burstFor))) < dialect.Micros(now) {
-		o.Committed() // the relay sleeps and must hear that it should not
+		o.rouse() // the relay sleeps and must hear that it should not
 	}
 }

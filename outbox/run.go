@@ -102,6 +102,7 @@ func (r *relay) run(ctx context.Context) error {
 	}
 	done := make(chan struct{})
 	marker.Go(func() { r.mark(late, done) })
+	workers.Go(func() { r.listen(ctx) })
 
 	r.reader(ctx, late)
 

@@ -55,6 +55,51 @@ func (d Dialect) Migrations(set, prefix string) ([]Migration, error) {
 	return steps, nil
 }
 
+// Sets returns the names of the sets of tables that d has migrations for.
+func (d Dialect) Sets() ([]string, error) {
+	dirs, err := fs.ReadDir(schema, path.Join("schema", string(d.name)))
+	if err != nil {
+		return nil, fmt.Errorf("dialect: migrations on %q: %w", d.name, err)
+	}
+	sets := make([]string, len(dirs))
+	for i, dir := range dirs {
+		sets[i] = dir.Name()
+	}
+	return sets, nil
+}
+
+// Applied returns the version of a set's tables in db: zero where there are none.
+func (d Dialect) Applied(ctx context.Context, db *sql.DB, set, prefix string) (latest int, err error) {
+	if err := CheckPrefix(prefix); err != nil {
+		return 0, err
+	}
+	text := named(migrationsLatest, prefix)
+	if d.Shared() {
+		text = d.text(serverLatest, prefix)
+	}
+	err = db.QueryRowContext(ctx, text, set).Scan(&latest)
+	if noTable(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("dialect: version of %q: %w", set, err)
+	}
+	return latest, nil
+}
+
+// noTable reports whether a statement failed because its table is not there.
+func noTable(err error) bool {
+	if err == nil {
+		return false
+	}
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) {
+		return state.SQLState() == "42P01"
+	}
+	text := err.Error()
+	return strings.Contains(text, "Error 1146") || strings.Contains(text, "no such table")
+}
+
 // Migrate brings the tables of a set, named with the default prefix, up to this release. It may be called by any number
 // of processes at once; all but one find nothing to do. A schema newer than this release is left alone.
 func (d Dialect) Migrate(ctx context.Context, db *sql.DB, set string) error {

@@ -3,6 +3,7 @@ package dialect
 import (
 	"context"
 	"database/sql"
+	"strconv"
 	"time"
 )
 
@@ -46,6 +47,30 @@ type Row struct {
 	Generation    int
 	Shard         int // -1 where a foreign writer left it to the relay
 	State         State
+}
+
+// version is the argument of the column: text, since versions are unsigned.
+func (r *Row) version() any {
+	if !r.HasVersion {
+		return nil
+	}
+	return strconv.FormatUint(r.Version, 10)
+}
+
+// payload is the argument of the column: a nil slice would be NULL.
+func (r *Row) payload() []byte {
+	if r.Payload == nil {
+		return []byte{}
+	}
+	return r.Payload
+}
+
+// InsertQuery returns the statement that [Outbox] Insert runs, and its arguments, for those who run it themselves.
+func (d Dialect) InsertQuery(rows []Row, prefix string) (query string, args []any) {
+	if d.name == SQLite {
+		return named(sqliteInsertRows(len(rows)), prefix), sqliteArgs(rows)
+	}
+	return d.text(serverInsertRows(len(rows)), prefix), serverArgs(rows)
 }
 
 // BlockedKey is the first waiting row of a key.
@@ -108,6 +133,9 @@ type Outbox interface {
 	Insert(ctx context.Context, x Execer, rows []Row) (int64, error)
 	// Heads calls yield for the pending rows after seq in the ranges, and those that have no shard yet, in order.
 	Heads(ctx context.Context, after int64, ranges Mask, limit int, yield func(*Row) bool) error
+	// Top returns a sequence number that no row seen so far is above, or zero where it is not worth knowing: a reader that
+	// begins there does not have to pass what was drained and not yet cleaned away by the database.
+	Top(ctx context.Context) (int64, error)
 	// Stragglers returns the sequence numbers of the pending rows up to seq, as Heads would choose them, at most limit.
 	Stragglers(ctx context.Context, after, upTo int64, ranges Mask, limit int) ([]int64, error)
 	// Load calls yield for the rows that are still pending, in order.
@@ -143,6 +171,12 @@ type Outbox interface {
 	// Sweep deletes, among the limit rows after seq, those published before a time. It returns where to go on, how many it
 	// deleted, the time of the first published row that is too young (zero if none), and whether rows are left to look at.
 	Sweep(ctx context.Context, after int64, before time.Time, limit int) (Swept, error)
+	// Channel names where [Outbox] Notify is heard, in the database's own LISTEN; it is empty where there is no such thing.
+	Channel() string
+	// Notify wakes whoever listens, on a connection of its own: inside the business transaction it would cost most of the
+	// commit rate.
+	Notify(ctx context.Context) error
+
 	// Oldest returns when the oldest row that is neither published nor failed was recorded; zero if there is none.
 	Oldest(ctx context.Context) (time.Time, error)
 	// Depth counts rows.
@@ -166,10 +200,8 @@ func OpenOutbox(ctx context.Context, db *sql.DB, prefix string) (Outbox, error) 
 	if err := CheckPrefix(prefix); err != nil {
 		return nil, err
 	}
-	switch d.name {
-	case SQLite:
+	if d.name == SQLite {
 		return openSQLiteOutbox(ctx, db, prefix)
-	default:
-		return openServerOutbox(ctx, db, d, prefix)
 	}
+	return openServerOutbox(ctx, db, d, prefix)
 }

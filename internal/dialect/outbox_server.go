@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -18,6 +19,7 @@ const (
 
 	serverHeads = `SELECT ` + serverColumns + ` FROM seambus_outbox {head}
 WHERE state = 0 AND seq > ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
+	serverTop        = `SELECT coalesce(max(seq), 0) FROM seambus_outbox`
 	serverStragglers = `SELECT seq FROM seambus_outbox {head}
 WHERE state = 0 AND seq > ? AND seq <= ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
 	serverLoad    = `SELECT ` + serverColumns + ` FROM seambus_outbox {by seq} WHERE state = 0 AND {ids} ORDER BY seq`
@@ -63,18 +65,16 @@ func openServerOutbox(ctx context.Context, db *sql.DB, d Dialect, prefix string)
 	if err != nil {
 		return nil, err
 	}
-	have, err := serverVersion(ctx, db, d, SetOutbox, prefix)
-	switch {
-	case err != nil && ctx.Err() == nil && db.PingContext(ctx) == nil:
-		return nil, fmt.Errorf("dialect: outbox tables %q are not there: %w: %w", prefix+"outbox", ErrSchema, err)
-	case err != nil:
-		return nil, fmt.Errorf("dialect: outbox: %w", err)
-	case have < len(steps):
-		return nil, fmt.Errorf("dialect: outbox tables %q are at version %d, want %d: %w", prefix+"outbox", have, len(steps), ErrSchema)
+	have, err := d.Applied(ctx, db, SetOutbox, prefix)
+	if err != nil {
+		return nil, err
+	}
+	if have < len(steps) {
+		return nil, fmt.Errorf("dialect: tables of %q are at version %d, want %d or newer: %w", prefix+"outbox", have, len(steps), ErrSchema)
 	}
 	o := &serverOutbox{db: db, d: d, prefix: prefix, texts: make(map[string]string)}
 	for _, statement := range []string{
-		serverHeads, serverStragglers, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
+		serverHeads, serverTop, serverStragglers, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
 		serverBlockedKeyless, serverAnyPending, serverOldest, serverDepth, serverInsertOne, serverAdopt, serverFence, serverMark,
 		serverRemove, serverHold, serverFail, serverLeases, serverJoin, serverBury, serverRelays, serverExtend, serverClaim,
 		serverRelease, serverLeave, serverQuit, serverSweepLock, serverWindow, serverSweep,
@@ -131,6 +131,11 @@ func scanServerRow(rows *sql.Rows) (*Row, error) {
 func (o *serverOutbox) Heads(ctx context.Context, after int64, ranges Mask, limit int, yield func(*Row) bool) error {
 	_, err := o.query(ctx, yield, o.text(serverHeads), after, int64(ranges), limit)
 	return err
+}
+
+func (o *serverOutbox) Top(ctx context.Context) (top int64, err error) {
+	err = o.db.QueryRowContext(ctx, o.text(serverTop)).Scan(&top)
+	return top, err
 }
 
 func (o *serverOutbox) Stragglers(ctx context.Context, after, upTo int64, ranges Mask, limit int) (seqs []int64, err error) {
@@ -212,6 +217,34 @@ func (o *serverOutbox) blocked(ctx context.Context, keys []BlockedKey, statement
 		keys = append(keys, k)
 	}
 	return keys, errors.Join(rows.Err(), rows.Close())
+}
+
+const (
+	postgresNotify = `SELECT pg_notify($1, '')`
+	postgresListen = `LISTEN `
+)
+
+func (o *serverOutbox) Channel() string {
+	if o.d.name != Postgres {
+		return ""
+	}
+	return o.prefix + "outbox"
+}
+
+func (o *serverOutbox) Notify(ctx context.Context) error {
+	if o.Channel() == "" {
+		return nil
+	}
+	_, err := o.db.ExecContext(ctx, postgresNotify, o.Channel())
+	return err
+}
+
+// ListenQuery returns the statement that listens on a channel as [Outbox] names it.
+func ListenQuery(channel string) (string, error) {
+	if err := CheckPrefix(strings.TrimSuffix(channel, "outbox")); err != nil {
+		return "", err
+	}
+	return postgresListen + channel, nil
 }
 
 func (o *serverOutbox) AnyPending(ctx context.Context) (found bool, err error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -60,25 +59,24 @@ func (o *serverOutbox) Insert(ctx context.Context, x Execer, rows []Row) (n int6
 }
 
 func (o *serverOutbox) insert(ctx context.Context, x Execer, rows []Row) (sql.Result, error) {
+	if len(rows) == 1 {
+		return x.ExecContext(ctx, o.text(serverInsertOne), serverArgs(rows)...)
+	}
+	return x.ExecContext(ctx, o.d.text(serverInsertRows(len(rows)), o.prefix), serverArgs(rows)...)
+}
+
+func serverInsertRows(n int) string {
+	return serverInsertHead + strings.Repeat(serverInsertRow+", ", n-1) + serverInsertRow + serverInsertEnd
+}
+
+func serverArgs(rows []Row) []any {
 	args := make([]any, 0, len(rows)*11)
 	for i := range rows {
 		r := &rows[i]
-		var version any
-		if r.HasVersion {
-			version = strconv.FormatUint(r.Version, 10)
-		}
-		payload := r.Payload
-		if payload == nil {
-			payload = []byte{} // a nil slice would be NULL
-		}
-		args = append(args, r.ID, r.Source, r.Topic, r.Type, r.SchemaVersion, r.ContentType, r.Key, version, payload,
+		args = append(args, r.ID, r.Source, r.Topic, r.Type, r.SchemaVersion, r.ContentType, r.Key, r.version(), r.payload(),
 			r.Metadata, r.Shard)
 	}
-	if len(rows) == 1 {
-		return x.ExecContext(ctx, o.text(serverInsertOne), args...)
-	}
-	values := strings.Repeat(serverInsertRow+", ", len(rows)-1) + serverInsertRow
-	return x.ExecContext(ctx, o.d.text(serverInsertHead+values+serverInsertEnd, o.prefix), args...)
+	return args
 }
 
 func (o *serverOutbox) tx(ctx context.Context, fn func(*sql.Tx) error) error {

@@ -118,25 +118,24 @@ func (o *sqliteOutbox) Insert(ctx context.Context, x Execer, rows []Row) (n int6
 }
 
 func (o *sqliteOutbox) insert(ctx context.Context, x Execer, rows []Row) (sql.Result, error) {
+	if tx, ok := x.(*sql.Tx); ok && len(rows) == 1 {
+		return tx.StmtContext(ctx, o.insertOne).ExecContext(ctx, sqliteArgs(rows)...)
+	}
+	return x.ExecContext(ctx, o.text(sqliteInsertRows(len(rows))), sqliteArgs(rows)...)
+}
+
+func sqliteInsertRows(n int) string {
+	return sqliteInsert + strings.Repeat(sqliteInsertRow+", ", n-1) + sqliteInsertRow + sqliteInsertEnd
+}
+
+func sqliteArgs(rows []Row) []any {
 	args := make([]any, 0, len(rows)*13)
 	for i := range rows {
 		r := &rows[i]
-		var version any
-		if r.HasVersion {
-			version = strconv.FormatUint(r.Version, 10)
-		}
-		payload := r.Payload
-		if payload == nil {
-			payload = []byte{} // a nil slice would be NULL
-		}
-		args = append(args, r.ID, r.Source, r.Topic, r.Type, r.SchemaVersion, r.ContentType, r.Key, version, payload,
+		args = append(args, r.ID, r.Source, r.Topic, r.Type, r.SchemaVersion, r.ContentType, r.Key, r.version(), r.payload(),
 			r.Metadata, Micros(r.Created), Micros(r.Available), r.Shard)
 	}
-	if tx, ok := x.(*sql.Tx); ok && len(rows) == 1 {
-		return tx.StmtContext(ctx, o.insertOne).ExecContext(ctx, args...)
-	}
-	text := sqliteInsert + strings.Repeat(sqliteInsertRow+", ", len(rows)-1) + sqliteInsertRow + sqliteInsertEnd
-	return x.ExecContext(ctx, o.text(text), args...)
+	return args
 }
 
 func scanRows(rows *sql.Rows, err error, yield func(*Row) bool) error {

@@ -196,3 +196,12 @@ func (o *sqliteOutbox) Depth(ctx context.Context) (d Depth, err error) {
 	err = o.db.QueryRowContext(ctx, o.text(sqliteDepth)).Scan(&d.Pending, &d.Held, &d.Failed)
 	return d, err
 }
+
+// Channel is empty: there is no LISTEN.
+func (o *sqliteOutbox) Channel() string { return "" }
+
+// Notify does nothing.
+func (o *sqliteOutbox) Notify(context.Context) error { return nil }
+
+// Top is zero: SQLite leaves no dead entries in an index.
+func (o *sqliteOutbox) Top(context.Context) (int64, error) { return 0, nil }
