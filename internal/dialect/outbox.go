@@ -82,6 +82,9 @@ type Claim struct {
 	Share int
 	// Relays is how many relays live, this one included.
 	Relays int
+	// Absent is how many others let their time run out within the last day and did not leave: idle ones, which may come back,
+	// and dead ones.
+	Absent int
 }
 
 // Mask is a set of ranges, one bit each.
