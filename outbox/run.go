@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/internal/crash"
 	"github.com/seambus/seambus/internal/dialect"
 	"github.com/seambus/seambus/internal/errtext"
 	"github.com/seambus/seambus/partition"
@@ -105,6 +106,9 @@ func (r *relay) run(ctx context.Context) error {
 	marker.Go(func() { r.mark(late, done) })
 
 	r.reader(ctx, late)
+	if err := crash.At(ctx, crash.Stopping); err != nil {
+		r.die(err)
+	}
 
 	grace := time.AfterFunc(stopGrace, cut)
 	defer grace.Stop()

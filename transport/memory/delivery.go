@@ -242,7 +242,7 @@ func (sub *subscription) handBack(taken *partition.Taken[entry], cause error) {
 
 // passes lets a test crash the member at a point of the path.
 func (sub *subscription) passes(p crash.Point) {
-	if sub.hook != nil && sub.hook(p) != nil {
+	if sub.hook != nil && sub.hook(sub.values, p) != nil {
 		sub.crash()
 	}
 }

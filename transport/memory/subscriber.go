@@ -82,7 +82,7 @@ type subscription struct {
 	group     *group
 	out       chan *message.Message
 	values    context.Context // Subscribe's, without its cancellation
-	hook      func(crash.Point) error
+	hook      crash.HookFunc
 
 	taking     context.Context
 	stopTaking context.CancelFunc
