@@ -27,6 +27,7 @@ var allowed = map[string][]string{
 	"outbox":                  {"event", "partition", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/tracing", "internal/txhook"},
 	"inbox":                   {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
 	"bus":                     {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
+	"bus/bustest":             {"bus", "event", "inbox", "internal/crash", "internal/dialect", "middleware", "outbox", "transport", "transport/memory"},
 	"internal/crash":          {},
 	"internal/dialect":        {"partition"},
 	"internal/errtext":        {},

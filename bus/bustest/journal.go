@@ -3,6 +3,7 @@ package bustest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -178,7 +179,14 @@ func (k *Kit) watchAttempt(next message.HandlerFunc) message.HandlerFunc {
 // attempted notes what came of an attempt. What was cut off by its process's end was seen by nobody.
 func (j *journal) attempted(msg *message.Message, a *attempt, err error) {
 	ctx := msg.Context()
-	if err != nil && ctx.Err() != nil && !errors.Is(context.Cause(ctx), transport.ErrLeaseLost) || errors.Is(err, errDied) {
+	if err != nil && ctx.Err() != nil {
+		if cause := context.Cause(ctx); !errors.Is(cause, transport.ErrLeaseLost) {
+			return
+		} else if !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+	}
+	if errors.Is(err, errDied) {
 		return
 	}
 	d, ok := transport.FromContext(ctx)
