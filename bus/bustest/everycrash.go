@@ -89,10 +89,10 @@ func (k *Kit) outcome() *outcome {
 }
 
 // check reports every promise that was broken. Calm is the undisturbed run, nil for that run itself.
-func (o *outcome) check(t testing.TB, calm *outcome) {
-	t.Helper()
+func (o *outcome) check(tb testing.TB, calm *outcome) {
+	tb.Helper()
 	for _, problem := range slices.Concat(o.lost(), o.disordered(), o.repeated(), o.differs(calm)) {
-		t.Error(problem)
+		tb.Error(problem)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,12 +72,9 @@ func note[K comparable, V any](m *map[K]V, k K, v V) {
 func (j *journal) subscribed(topic, group string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, g := range j.groups[topic] {
-		if g == group {
-			return
-		}
+	if !slices.Contains(j.groups[topic], group) {
+		note(&j.groups, topic, append(j.groups[topic], group))
 	}
-	note(&j.groups, topic, append(j.groups[topic], group))
 }
 
 func (j *journal) published(topic string, msg *message.Message) {

@@ -124,7 +124,7 @@ func (k *Kit) NewDB() *sql.DB {
 	db.SetMaxOpenConns(1)
 	keep, err := sql.Open("sqlite", name) // the database lives as long as one connection does
 	if err == nil {
-		err = errors.Join(keep.Ping(), migrate(db))
+		err = errors.Join(keep.PingContext(k.ctx), migrate(db))
 	}
 	if err != nil {
 		k.tb.Fatalf("bustest: open a database: %v", err)
