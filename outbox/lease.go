@@ -28,7 +28,10 @@ func (r *relay) lease(ctx context.Context, now time.Time, woken bool) (ok bool, 
 	ttl := r.box.cfg.leaseTTL
 	r.mu.Lock()
 	left := r.leaseUntil.Sub(now)
-	busy := r.working() || r.guards() || len(r.due) > 0 && !r.due[0].due.After(now)
+	if woken || r.working() {
+		r.read.worked = now
+	}
+	busy := r.working() || r.guards(now) || len(r.due) > 0 && !r.due[0].due.After(now)
 	force := r.recheck
 	r.mu.Unlock()
 	if left > ttl*2/3 && !force {
@@ -47,9 +50,15 @@ func (r *relay) lease(ctx context.Context, now time.Time, woken bool) (ok bool, 
 	return true, r.claimed(ctx, claim, now.Add(ttl))
 }
 
+// lingerTTLs is for how many lease times a relay keeps its leases after it last had something to do, so that it sees who else
+// has come by then.
+const lingerTTLs = 6
+
 // guards reports whether rows that only wait must be kept from others: there are other relays, or may be. The lock is held.
-func (r *relay) guards() bool {
-	return len(r.flight) > 0 && (r.read.relays > 1 || r.read.absent > 0 || r.box.cfg.poll > 0)
+func (r *relay) guards(now time.Time) bool {
+	rd := &r.read
+	return len(r.flight) > 0 &&
+		(rd.relays > 1 || rd.absent > 0 || r.box.cfg.poll > 0 || now.Sub(rd.worked) < lingerTTLs*r.box.cfg.leaseTTL)
 }
 
 // anyElse reports whether rows are pending that are not in the relay's hands.

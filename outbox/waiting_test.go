@@ -70,6 +70,8 @@ func TestRelayThatOnlyWaitsIsIdle(t *testing.T) {
 		start(t, t.Context(), box)
 		record(t, box, keyed("a", 1)...)
 		msg := <-msgs
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		expires := func() (at int64) {
 			check(t, db.QueryRow("SELECT max(expires_at) FROM seambus_outbox_leases").Scan(&at))
 			return at

@@ -72,7 +72,11 @@ func New(tb testing.TB, opts ...Option) *Kit {
 		}
 	}
 	k.ctx = crash.With(context.Background(), k.hook(nil))
-	k.broker = memory.New(append([]memory.Option{memory.WithLease(leaseTTL)}, k.cfg.transport...)...)
+	if !k.bubble {
+		k.cfg.transport = append([]memory.Option{memory.WithLease(realLease)}, k.cfg.transport...)
+		k.cfg.outbox = append([]outbox.Option{outbox.WithLeaseTTL(realLease)}, k.cfg.outbox...)
+	}
+	k.broker = memory.New(k.cfg.transport...)
 	k.outer = &wire{Transport: k.broker, kit: k}
 	tb.Cleanup(func() {
 		if err := k.broker.Close(); err != nil {
@@ -95,9 +99,7 @@ func inBubble() (in bool) {
 }
 
 func (k *Kit) open() (err error) {
-	k.box, err = outbox.New(k.db, k.outer, append([]outbox.Option{
-		outbox.WithLeaseTTL(leaseTTL), outbox.WithRetention(retention),
-	}, k.cfg.outbox...)...)
+	k.box, err = outbox.New(k.db, k.outer, append([]outbox.Option{outbox.WithRetention(retention)}, k.cfg.outbox...)...)
 	if err != nil {
 		return err
 	}

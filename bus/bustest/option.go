@@ -23,10 +23,10 @@ type config struct {
 	patience  time.Duration
 }
 
-// The kit's own settings where they differ from production's: the dead are succeeded sooner, nobody waits long for a handler
-// that a test has left hanging, and no row is swept that a test may ask about.
+// The kit's own settings where they differ from production's: outside a bubble the dead are succeeded sooner, nobody waits long
+// for a handler that a test has left hanging, and no row is swept that a test may ask about.
 const (
-	leaseTTL  = time.Second
+	realLease = time.Second
 	drain     = time.Second
 	retention = 100 * 365 * 24 * time.Hour
 )
@@ -43,12 +43,12 @@ func WithBus(opts ...bus.Option) Option {
 	return option(func(c *config) { c.bus = append(c.bus, opts...) })
 }
 
-// WithOutbox gives options to the kit's outbox, whose lease is one second. Its tables must keep their names.
+// WithOutbox gives options to the kit's outbox, whose lease outside a bubble is one second. Its tables must keep their names.
 func WithOutbox(opts ...outbox.Option) Option {
 	return option(func(c *config) { c.outbox = append(c.outbox, opts...) })
 }
 
-// WithTransport gives options to the memory transport, whose lease is one second.
+// WithTransport gives options to the memory transport, whose lease outside a bubble is one second.
 func WithTransport(opts ...memory.Option) Option {
 	return option(func(c *config) { c.transport = append(c.transport, opts...) })
 }

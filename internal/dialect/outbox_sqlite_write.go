@@ -92,8 +92,8 @@ WHERE range_id IN (SELECT range_id FROM seambus_outbox_leases WHERE owner <> ? A
 	sqliteQuit    = `DELETE FROM seambus_outbox_relays WHERE owner = ?`
 )
 
-// absence is how long a relay whose time ran out is remembered.
-const absence = 24 * time.Hour
+// absence is how long a relay whose time ran out is remembered: three times the longest that an idle one sleeps.
+const absence = 15 * time.Minute
 
 func (o *sqliteOutbox) Renew(ctx context.Context, owner string, now time.Time, ttl time.Duration) (c Claim, err error) {
 	at, until := Micros(now), Micros(now.Add(ttl))
