@@ -30,6 +30,7 @@ var allowed = map[string][]string{
 	"outbox/wmsql":                 {"event", "partition", "internal/dialect"},
 	"inbox":                        {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
 	"bus":                          {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
+	"bus/bustest":                  {"bus", "event", "inbox", "internal/crash", "internal/dialect", "middleware", "outbox", "transport", "transport/memory"},
 	"cmd/seambus":                  {"inbox", "internal/dialect"},
 	"internal/crash":               {},
 	"internal/dbtest":              {"internal/dialect"},

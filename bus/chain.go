@@ -40,6 +40,7 @@ func (b *Bus) chain(s *subscription) (message.HandlerFunc, error) {
 		links = append(links, middleware.Timeout(s.shared.timeout))
 	}
 	links = append(links, middleware.Recover())
+	links = append(links, s.shared.inner...)
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", s.name(), err)
 	}

@@ -12,7 +12,7 @@
 //
 // Each subscription runs Watermill's Router over the transport with one fixed chain, outermost first: recover, envelope,
 // trace, dead letter, retry, attempt count, the user's own middleware, inbox transaction (or deduplication in memory),
-// timeout, recover, decode, handler. A wrong order cannot be configured.
+// timeout, recover, the user's inner middleware, decode, handler. A wrong order cannot be configured.
 //
 // # Shutdown
 //

@@ -252,7 +252,7 @@ var errDied = errors.New("died")
 func dieAt(t *testing.T, point crash.Point) {
 	f := newFlow(t)
 	var deaths atomic.Int32
-	ctx := crash.With(t.Context(), func(p crash.Point) error {
+	ctx := crash.With(t.Context(), func(_ context.Context, p crash.Point) error {
 		if p == point && deaths.CompareAndSwap(0, 1) {
 			return errDied
 		}

@@ -359,7 +359,7 @@ func (o *ordeal) run(t *testing.T) {
 
 func (o *ordeal) live(t *testing.T, dying bool) {
 	o.reopen(t)
-	ctx, end := context.WithCancel(crash.With(t.Context(), func(crash.Point) error {
+	ctx, end := context.WithCancel(crash.With(t.Context(), func(context.Context, crash.Point) error {
 		if dying && o.n(1000) < 4 {
 			return errDied
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -49,6 +50,7 @@ type shared struct {
 	timeout     time.Duration
 	concurrency int
 	middleware  []message.HandlerMiddleware
+	inner       []message.HandlerMiddleware
 }
 
 // Defaults that are safe in production.
@@ -222,15 +224,25 @@ func WithConcurrency(n int) SharedOption {
 // WithMiddleware adds Watermill middleware between the attempt count and the inbox transaction, first outermost. It sees
 // every attempt; an error it returns counts as the handler's.
 func WithMiddleware(m ...message.HandlerMiddleware) SharedOption {
-	return sharedOption(func(s *shared) error {
-		for _, mw := range m {
-			if mw == nil {
-				return errors.New("middleware is nil")
-			}
+	return sharedOption(func(s *shared) error { return more(&s.middleware, m) })
+}
+
+// WithInnerMiddleware adds Watermill middleware next to the handler, inside the inbox transaction and the timeout, first
+// outermost. It sees only what the handler is called with, no duplicate and no stale event; an error it returns rolls back.
+// There is none by default.
+func WithInnerMiddleware(m ...message.HandlerMiddleware) SharedOption {
+	return sharedOption(func(s *shared) error { return more(&s.inner, m) })
+}
+
+// more adds m to a copy of list, which other subscriptions may share.
+func more(list *[]message.HandlerMiddleware, m []message.HandlerMiddleware) error {
+	for _, mw := range m {
+		if mw == nil {
+			return errors.New("middleware is nil")
 		}
-		s.middleware = append(append([]message.HandlerMiddleware(nil), s.middleware...), m...)
-		return nil
-	})
+	}
+	*list = slices.Concat(*list, m)
+	return nil
 }
 
 // WithDecoder reads the envelope of each message with d, for topics whose producer does not speak CloudEvents. An error

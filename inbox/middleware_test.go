@@ -332,7 +332,7 @@ func TestDyingAfterTheCommitMakesADuplicate(t *testing.T) {
 				return []*message.Message{msg.Copy()}, err
 			}
 			msg := deliver(versioned("e1", "k", 1))
-			msg.SetContext(crash.With(msg.Context(), func(p crash.Point) error {
+			msg.SetContext(crash.With(msg.Context(), func(_ context.Context, p crash.Point) error {
 				if p == c.at {
 					return errBoom
 				}

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -20,19 +21,24 @@ func (r *relay) mask() (m dialect.Mask) {
 }
 
 // lease makes sure that the leases are good for reading. It reports false if there is nothing to read for and nothing to
-// keep a lease for: then an idle relay's leases may run out, and cost nothing.
+// keep a lease for: then an idle relay's leases may run out, and cost nothing. A relay that is alone and whose rows only wait
+// for groups to acknowledge them is idle too, for they may wait for hours: its marks are fenced by the token, so that they
+// hold if nobody else came, and are refused if somebody did.
 func (r *relay) lease(ctx context.Context, now time.Time, woken bool) (ok bool, err error) {
 	ttl := r.box.cfg.leaseTTL
 	r.mu.Lock()
 	left := r.leaseUntil.Sub(now)
-	busy := len(r.flight) > 0 || len(r.due) > 0 && !r.due[0].due.After(now)
+	if woken || r.working() {
+		r.read.worked = now
+	}
+	busy := r.working() || r.guards(now) || len(r.due) > 0 && !r.due[0].due.After(now)
 	force := r.recheck
 	r.mu.Unlock()
 	if left > ttl*2/3 && !force {
 		return true, nil
 	}
 	if !woken && !busy && !force && r.read.relays == 1 && r.box.cfg.poll == 0 {
-		pending, err := r.box.store.AnyPending(ctx)
+		pending, err := r.anyElse(ctx)
 		if err != nil || !pending {
 			return false, err
 		}
@@ -44,11 +50,48 @@ func (r *relay) lease(ctx context.Context, now time.Time, woken bool) (ok bool, 
 	return true, r.claimed(ctx, claim, now.Add(ttl))
 }
 
+// lingerTTLs is for how many lease times a relay keeps its leases after it last had something to do, so that it sees who else
+// has come by then.
+const lingerTTLs = 6
+
+// guards reports whether rows that only wait must be kept from others: there are other relays, or may be. The lock is held.
+func (r *relay) guards(now time.Time) bool {
+	rd := &r.read
+	return len(r.flight) > 0 &&
+		(rd.relays > 1 || rd.absent > 0 || r.box.cfg.poll > 0 || now.Sub(rd.worked) < lingerTTLs*r.box.cfg.leaseTTL)
+}
+
+// anyElse reports whether rows are pending that are not in the relay's hands.
+func (r *relay) anyElse(ctx context.Context) (bool, error) {
+	r.mu.Lock()
+	none := len(r.flight) == 0
+	r.mu.Unlock()
+	if none {
+		return r.box.store.AnyPending(ctx)
+	}
+	const all = dialect.Mask(1<<dialect.Ranges - 1)
+	for after, limit := int64(0), r.box.cfg.batch; ; {
+		seqs, err := r.box.store.Stragglers(ctx, after, math.MaxInt64, all, limit)
+		if err != nil {
+			return false, err
+		}
+		for _, seq := range seqs {
+			if !r.here(seq) {
+				return true, nil
+			}
+		}
+		if len(seqs) < limit {
+			return false, nil
+		}
+		after = seqs[len(seqs)-1]
+	}
+}
+
 // claimed takes up a new set of leases: forgets what was lost, learns about what was gained, and sees what is to be given
 // up because another relay came.
 func (r *relay) claimed(ctx context.Context, claim dialect.Claim, until time.Time) error {
 	r.mu.Lock()
-	r.read.relays, r.read.share = claim.Relays, claim.Share
+	r.read.relays, r.read.share, r.read.absent = claim.Relays, claim.Share, claim.Absent
 	r.box.relays.Store(int64(claim.Relays))
 	r.recheck = false
 	var gained dialect.Mask

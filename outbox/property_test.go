@@ -122,7 +122,7 @@ func mortal(t *testing.T, ctx context.Context, i int, d *dice, f *fake, calm *at
 		if calm.Load() {
 			life, end = context.WithCancel(ctx)
 		}
-		err = box.Run(crash.With(life, func(crash.Point) error {
+		err = box.Run(crash.With(life, func(context.Context, crash.Point) error {
 			if !calm.Load() && d.oneIn(60) {
 				return errKilled
 			}

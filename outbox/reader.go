@@ -26,6 +26,8 @@ type reading struct {
 	idle      time.Duration
 	pollDue   time.Time
 	relays    int
+	absent    int       // other relays that may come back
+	worked    time.Time // when there was last something to do
 	share     int
 	parked    []*keyState
 	leaving   map[int]bool // ranges to give up once nothing of them is in flight
@@ -133,7 +135,7 @@ func (r *relay) next(now time.Time, active, polled bool) time.Time {
 	if len(r.due) > 0 {
 		next = earliest(next, r.due[0].due)
 	}
-	if len(r.flight) > 0 || rd.relays > 1 {
+	if r.working() || r.guards(now) || rd.relays > 1 {
 		next = earliest(next, r.leaseUntil.Add(-cfg.leaseTTL*2/3))
 	}
 	return next

@@ -184,7 +184,7 @@ func TestRowsOfADeadRelayGoOutAfterItsLease(t *testing.T) {
 					record(t, first, keyed(fmt.Sprint("k", k), 5)...)
 				}
 				dead := fmt.Errorf("killed")
-				err := first.Run(crash.With(t.Context(), func(at crash.Point) error {
+				err := first.Run(crash.With(t.Context(), func(_ context.Context, at crash.Point) error {
 					if at == p {
 						return dead
 					}

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/internal/crash"
 	"github.com/seambus/seambus/internal/dialect"
 	"github.com/seambus/seambus/internal/errtext"
 	"github.com/seambus/seambus/partition"
@@ -53,6 +54,7 @@ type relay struct {
 
 	mu         sync.Mutex
 	flight     map[int64]*item // read, and neither marked nor given back
+	waiting    int             // of these, sent ones that only wait for groups to acknowledge them
 	bytes      int
 	keys       map[laneKey]*keyState
 	due        dueHeap
@@ -105,6 +107,9 @@ func (r *relay) run(ctx context.Context) error {
 	workers.Go(func() { r.listen(ctx) })
 
 	r.reader(ctx, late)
+	if err := crash.At(ctx, crash.Stopping); err != nil {
+		r.die(err)
+	}
 
 	grace := time.AfterFunc(stopGrace, cut)
 	defer grace.Stop()
@@ -188,6 +193,9 @@ func (r *relay) drop(it *item) {
 		return
 	}
 	delete(r.flight, it.row.Seq)
+	if r.waits(it) {
+		r.waiting--
+	}
 	r.bytes -= it.bytes
 	r.box.count.unsettled.Store(int64(len(r.flight)))
 	if r.hungry && r.room() > 0 {
@@ -195,6 +203,12 @@ func (r *relay) drop(it *item) {
 		r.poke()
 	}
 }
+
+// waits reports whether nothing is left to do for the item but to wait for groups that have not acknowledged it.
+func (r *relay) waits(it *item) bool { return it.sent && !it.settled && !r.box.caps.Durable }
+
+// working reports whether rows are in the relay's hands that it has something to do for. The lock is held.
+func (r *relay) working() bool { return len(r.flight) > r.waiting }
 
 // room returns how many rows may be read. The lock is held.
 func (r *relay) room() int {

@@ -307,7 +307,7 @@ func TestRowsOfADeadRelayGoOutAfterItsLeaseEverywhere(t *testing.T) { // C07
 					record(t, first, keyed(fmt.Sprint("k", k), 5)...)
 				}
 				dead := errors.New("killed")
-				err := first.Run(crash.With(t.Context(), func(at crash.Point) error {
+				err := first.Run(crash.With(t.Context(), func(_ context.Context, at crash.Point) error {
 					if at == p {
 						return dead
 					}

@@ -159,6 +159,9 @@ func (r *relay) settled(it *item) {
 	if it.settled {
 		return
 	}
+	if r.waits(it) && r.flight[it.row.Seq] == it {
+		r.waiting--
+	}
 	it.settled = true
 	if it.sent {
 		r.markLater(it)
@@ -259,7 +262,9 @@ func (r *relay) succeeded(it *item, now time.Time) {
 	r.bytes -= it.bytes
 	it.bytes = 0
 	r.unbusy(keyOf(it.row))
-	if r.box.caps.Durable || it.settled {
+	if r.waits(it) {
+		r.waiting++
+	} else {
 		r.markLater(it)
 	}
 }

@@ -21,28 +21,35 @@ const (
 	Acked          Point = "acked"           // acknowledged to the transport
 )
 
+// Stopping is passed by a component that ends because it was told to: a test whose process is dead by then keeps it from
+// leaving in good order. Nothing dies there first.
+const Stopping Point = "stopping"
+
 // Points returns all points in order.
 func Points() []Point {
 	return []Point{Recorded, Committed, Claimed, Sent, Marked, Delivered, Handled, InboxCommitted, Acked}
 }
 
+// HookFunc is what a test does when a point is reached by whoever ctx belongs to: nothing, or die by an error.
+type HookFunc func(ctx context.Context, p Point) error
+
 type key struct{}
 
 // With returns a context in which every [At] calls fn.
-func With(ctx context.Context, fn func(Point) error) context.Context {
+func With(ctx context.Context, fn HookFunc) context.Context {
 	return context.WithValue(ctx, key{}, fn)
 }
 
 // Hook returns what a test put into ctx, or nil: for those who would ask for every message.
-func Hook(ctx context.Context) func(Point) error {
-	fn, _ := ctx.Value(key{}).(func(Point) error)
+func Hook(ctx context.Context) HookFunc {
+	fn, _ := ctx.Value(key{}).(HookFunc)
 	return fn
 }
 
 // At reports that p was reached. It returns nil unless a test asked for a crash there.
 func At(ctx context.Context, p Point) error {
 	if fn := Hook(ctx); fn != nil {
-		return fn(p)
+		return fn(ctx, p)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package crash_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -14,7 +15,7 @@ func TestAtCallsWhatTheContextAsksFor(t *testing.T) {
 	}
 	boom := errors.New("boom")
 	var seen []crash.Point
-	ctx := crash.With(t.Context(), func(p crash.Point) error {
+	ctx := crash.With(t.Context(), func(_ context.Context, p crash.Point) error {
 		if seen = append(seen, p); p == crash.Marked {
 			return boom
 		}

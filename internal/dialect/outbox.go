@@ -106,6 +106,9 @@ type Claim struct {
 	Share int
 	// Relays is how many relays live, this one included.
 	Relays int
+	// Absent is how many others let their time run out a short while ago and did not leave: idle ones, which may come back, and
+	// dead ones. It may be zero where nobody counts them.
+	Absent int
 }
 
 // Mask is a set of ranges, one bit each.

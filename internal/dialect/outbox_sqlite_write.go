@@ -80,7 +80,8 @@ const (
 	sqliteJoin = `INSERT INTO seambus_outbox_relays (owner, expires_at) VALUES (?, ?)
 ON CONFLICT (owner) DO UPDATE SET expires_at = excluded.expires_at`
 	sqliteBury   = `DELETE FROM seambus_outbox_relays WHERE expires_at <= ?`
-	sqliteRelays = `SELECT count(*), coalesce(sum(owner < ?), 0) FROM seambus_outbox_relays`
+	sqliteRelays = `SELECT sum(expires_at > ?1), coalesce(sum(owner < ?2 AND expires_at > ?1), 0), sum(expires_at <= ?1)
+FROM seambus_outbox_relays`
 	sqliteExtend = `UPDATE seambus_outbox_leases SET expires_at = ? WHERE owner = ?`
 	sqliteMine   = `SELECT range_id, token FROM seambus_outbox_leases WHERE owner = ?`
 	sqliteClaim  = `UPDATE seambus_outbox_leases SET owner = ?, expires_at = ?,
@@ -91,6 +92,9 @@ WHERE range_id IN (SELECT range_id FROM seambus_outbox_leases WHERE owner <> ? A
 	sqliteQuit    = `DELETE FROM seambus_outbox_relays WHERE owner = ?`
 )
 
+// absence is how long a relay whose time ran out is remembered: three times the longest that an idle one sleeps.
+const absence = 15 * time.Minute
+
 func (o *sqliteOutbox) Renew(ctx context.Context, owner string, now time.Time, ttl time.Duration) (c Claim, err error) {
 	at, until := Micros(now), Micros(now.Add(ttl))
 	err = o.inTx(ctx, func(tx *sql.Tx) error {
@@ -100,13 +104,13 @@ func (o *sqliteOutbox) Renew(ctx context.Context, owner string, now time.Time, t
 			}
 		}
 		exec(sqliteJoin, owner, until)
-		exec(sqliteBury, at)
+		exec(sqliteBury, Micros(now.Add(-absence)))
 		exec(sqliteExtend, until, owner)
 		if err != nil {
 			return err
 		}
 		var rank int
-		if err = tx.QueryRowContext(ctx, o.text(sqliteRelays), owner).Scan(&c.Relays, &rank); err != nil {
+		if err = tx.QueryRowContext(ctx, o.text(sqliteRelays), at, owner).Scan(&c.Relays, &rank, &c.Absent); err != nil {
 			return err
 		}
 		c.Share = share(c.Relays, rank)

@@ -206,7 +206,7 @@ func (sub *subscription) deliveryOf(c claim) (*delivery, *message.Message) {
 
 // passes lets a test crash the member at a point of the path.
 func (sub *subscription) passes(p crash.Point) {
-	if sub.hook != nil && sub.hook(p) != nil {
+	if sub.hook != nil && sub.hook(sub.values, p) != nil {
 		sub.crash()
 	}
 }

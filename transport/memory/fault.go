@@ -57,12 +57,18 @@ func (t *Transport) Crash(group string) int {
 		if s.cfg.Group != group {
 			continue
 		}
-		for _, sub := range s.all(true) {
-			sub.crash()
-			n++
-		}
+		n += s.Crash()
 	}
 	return n
+}
+
+// Crash makes this one member vanish, as [Transport.Crash] does a group's.
+func (s *Subscriber) Crash() int {
+	subs := s.all(true)
+	for _, sub := range subs {
+		sub.crash()
+	}
+	return len(subs)
 }
 
 func (t *Transport) live() []*Subscriber {

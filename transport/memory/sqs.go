@@ -232,14 +232,24 @@ func (r *receiver) take(ctx context.Context) (claim, error) {
 		return nil, err
 	}
 	r.hold(batch)
-	for i, next := range batch[1:] {
-		if before := batch[i]; before.taken.Key == next.taken.Key && next.taken.Key != "" {
-			before.after = next
+	firsts := link(batch)
+	for _, first := range firsts[1:] {
+		r.waiting <- first
+	}
+	return firsts[0], nil
+}
+
+// link ties the messages of each key to each other, and returns the first ones. All is tied before any is handed out: from
+// then on its worker looks for what comes after it.
+func link(batch []*receipt) (firsts []*receipt) {
+	for i, next := range batch {
+		if i > 0 && next.taken.Key != "" && batch[i-1].taken.Key == next.taken.Key {
+			batch[i-1].after = next
 			continue
 		}
-		r.waiting <- next
+		firsts = append(firsts, next)
 	}
-	return batch[0], nil
+	return firsts
 }
 
 func (r *receiver) hold(batch []*receipt) {

@@ -84,7 +84,7 @@ type subscription struct {
 	source    source
 	out       chan *message.Message
 	values    context.Context // Subscribe's, without its cancellation
-	hook      func(crash.Point) error
+	hook      crash.HookFunc
 
 	taking     context.Context
 	stopTaking context.CancelFunc
