@@ -278,7 +278,7 @@ func BenchmarkOrderPath(b *testing.B) {
 				if withRecord {
 					return box.Record(context.Background(), tx, notes, note{Key: event1[0].PartitionKey(), ID: fmt.Sprint("e", i), Pad: event1[0].(note).Pad})
 				}
-				_, err := tx.Exec(bare, fmt.Sprint("e", i), "notes", "notes", "note.taken", event1[0].PartitionKey(), []byte(env.Data), 7)
+				_, err := tx.Exec(bare, fmt.Sprint("e", i), "notes", "notes", "note.taken", event1[0].PartitionKey(), env.Data, 7)
 				return err
 			}
 			var next atomic.Int64
