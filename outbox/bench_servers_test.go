@@ -278,7 +278,8 @@ func BenchmarkOrderPath(b *testing.B) {
 				if withRecord {
 					return box.Record(context.Background(), tx, notes, note{Key: event1[0].PartitionKey(), ID: fmt.Sprint("e", i), Pad: event1[0].(note).Pad})
 				}
-				_, err := tx.Exec(bare, fmt.Sprint("e", i), "notes", "notes", "note.taken", event1[0].PartitionKey(), []byte(env.Data), 7)
+				_, err := tx.Exec(bare, fmt.Sprint("e", i), "notes", "notes", "note.taken", "", "application/json", event1[0].PartitionKey(), nil,
+					env.Data, "", 7)
 				return err
 			}
 			var next atomic.Int64
@@ -297,12 +298,11 @@ func BenchmarkOrderPath(b *testing.B) {
 }
 
 func orderTexts(name dialect.Name) (order, bare string) {
+	const columns = "INSERT INTO seambus_outbox (event_id, source, topic, type, schema_version, content_type, partition_key, aggregate_version, payload, metadata, shard) VALUES "
 	if name == dialect.Postgres {
-		return "INSERT INTO orders VALUES ($1, $2)",
-			"INSERT INTO seambus_outbox (event_id, source, topic, type, partition_key, payload, shard) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+		return "INSERT INTO orders VALUES ($1, $2)", columns + "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 	}
-	return "INSERT INTO orders VALUES (?, ?)",
-		"INSERT INTO seambus_outbox (event_id, source, topic, type, partition_key, payload, shard) VALUES (?, ?, ?, ?, ?, ?, ?)"
+	return "INSERT INTO orders VALUES (?, ?)", columns + "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 }
 
 // orderRate runs transactions on 16 connections for a second.

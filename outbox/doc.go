@@ -24,8 +24,21 @@
 //
 // Any number of relays may serve one outbox, in one process or many. They divide the keys by lease ([WithLeaseTTL]); the
 // keys of a relay that died move once its leases have expired, and whatever it still does is refused. A relay is woken by
-// [Outbox.InTx] and [Outbox.Committed] of its own Outbox. Rows that other processes write it finds by looking:
-// give [WithPoll] where there are any.
+// [Outbox.InTx] and [Outbox.Committed] of its own Outbox. Rows that other processes write it finds by looking, every 200
+// milliseconds on a database server; on SQLite give [WithPoll] where there are any. On PostgreSQL it can hear of them at
+// once: see [WithListener].
+//
+// # PostgreSQL, MySQL and MariaDB
+//
+// Make the tables with `seambus migrate up` before the first start. A later release's tables serve this release too. Open
+// the database with pgx's stdlib driver or with go-sql-driver/mysql (interpolateParams=true saves a round trip for each
+// statement). On PostgreSQL the tables are those that search_path finds. What the relay compares is the server's clock, so
+// that the clocks of processes do not matter; an event's time is the server's too. The relay's transactions are short and
+// read committed, whatever the default is. Record in a pgx.Tx through package pgxoutbox; a plain watermill-sql v3 Publisher
+// writes rows through package wmsql.
+//
+// Tested on PostgreSQL 15 and MariaDB 10.11. The statements need MariaDB 10.6 or MySQL 8.0.13 at least (SKIP LOCKED,
+// expressions as defaults); MySQL itself is not tested yet.
 //
 // # SQLite
 //
