@@ -16,6 +16,7 @@ func (r *relay) drain(ctx context.Context, ks *keyState) (found int, err error) 
 	var stop *dialect.Row
 	now := time.Now()
 	hold := r.box.cfg.policy == HoldKey
+	defer r.remember()()
 	err = r.box.store.Waiting(ctx, ks.topic, ks.key, 0, hold, func(row *dialect.Row) bool {
 		switch {
 		case r.here(row.Seq):
@@ -55,10 +56,24 @@ func (r *relay) drain(ctx context.Context, ks *keyState) (found int, err error) 
 	return 0, nil
 }
 
+// here reports whether a row that was read is in the relay's hands, or was when reading began: then what was read does not know
+// yet that it is marked.
 func (r *relay) here(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.flight[seq] != nil
+	return r.flight[seq] != nil || r.left[seq]
+}
+
+// remember keeps in mind what leaves the relay's hands, for [relay.here], until the returned function is called.
+func (r *relay) remember() (forget func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = make(map[int64]bool)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.left = nil
+	}
 }
 
 // sendHeld sends a held row. The lock is held.
@@ -80,6 +95,7 @@ func (r *relay) drainKeyless(ctx context.Context, ks *keyState) (found int, err 
 	mask := r.mask()
 	r.mu.Unlock()
 	var page []*dialect.Row
+	defer r.remember()()
 	err = r.box.store.Retrying(ctx, ks.topic, now, mask, func(row *dialect.Row) bool {
 		if !r.here(row.Seq) {
 			page = append(page, row)

@@ -54,6 +54,7 @@ type relay struct {
 
 	mu         sync.Mutex
 	flight     map[int64]*item // read, and neither marked nor given back
+	left       map[int64]bool  // what left flight while a drain reads; nil otherwise
 	waiting    int             // of these, sent ones that only wait for groups to acknowledge them
 	bytes      int
 	keys       map[laneKey]*keyState
@@ -193,6 +194,9 @@ func (r *relay) drop(it *item) {
 		return
 	}
 	delete(r.flight, it.row.Seq)
+	if r.left != nil {
+		r.left[it.row.Seq] = true
+	}
 	if r.waits(it) {
 		r.waiting--
 	}
