@@ -33,7 +33,6 @@ var allowed = map[string][]string{
 	"bus/bustest":                  {"bus", "event", "inbox", "internal/crash", "internal/dialect", "middleware", "outbox", "transport", "transport/memory"},
 	"cmd/seambus":                  {"inbox", "internal/dialect"},
 	"internal/crash":               {},
-	"internal/dbtest":              {"internal/dialect"},
 	"internal/dialect":             {"partition"},
 	"internal/dialect/dialecttest": {"internal/dialect"},
 	"internal/errtext":             {},

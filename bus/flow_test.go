@@ -14,8 +14,8 @@ import (
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/inbox"
 	"github.com/seambus/seambus/internal/crash"
-	"github.com/seambus/seambus/internal/dbtest"
 	"github.com/seambus/seambus/internal/dialect"
+	"github.com/seambus/seambus/internal/dialect/dialecttest"
 	"github.com/seambus/seambus/middleware"
 	"github.com/seambus/seambus/outbox"
 	"github.com/seambus/seambus/transport/memory"
@@ -23,7 +23,7 @@ import (
 
 func openDB(t *testing.T) *sql.DB {
 	t.Helper()
-	db := dbtest.SQLite(t)
+	db := dialecttest.SQLite(t).Open(t)
 	db.SetMaxOpenConns(1)
 	withEffects(t, db)
 	return db

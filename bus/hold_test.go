@@ -2,7 +2,6 @@ package bus_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,8 +17,8 @@ import (
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/inbox"
 	"github.com/seambus/seambus/internal/crash"
-	"github.com/seambus/seambus/internal/dbtest"
 	"github.com/seambus/seambus/internal/dialect"
+	"github.com/seambus/seambus/internal/dialect/dialecttest"
 	"github.com/seambus/seambus/middleware"
 )
 
@@ -285,7 +284,8 @@ func TestHeldKeysKeepTheirOrderWhateverHappens(t *testing.T) {
 
 func TestHeldKeysKeepTheirOrderOnServers(t *testing.T) {
 	t.Parallel()
-	dbtest.EachServer(t, []string{dialect.SetOutbox, dialect.SetInbox}, func(t *testing.T, db *sql.DB) {
+	dialecttest.EachServer(t, func(t *testing.T, d dialecttest.Database) {
+		db := d.Migrated(t, dialect.SetOutbox, dialect.SetInbox)
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
 		(&ordeal{flow: newFlowOn(t, db), dice: newDice(seed), onDead: bus.HoldKey, pace: 50}).run(t)
@@ -304,7 +304,8 @@ func TestPassingKeysKeepTheNewestState(t *testing.T) {
 			})
 		})
 	}
-	dbtest.EachServer(t, []string{dialect.SetOutbox, dialect.SetInbox}, func(t *testing.T, db *sql.DB) {
+	dialecttest.EachServer(t, func(t *testing.T, d dialecttest.Database) {
+		db := d.Migrated(t, dialect.SetOutbox, dialect.SetInbox)
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
 		(&ordeal{flow: newFlowOn(t, db), dice: newDice(seed), onDead: bus.PassKey, pace: 50}).run(t)

@@ -2,7 +2,6 @@ package inbox_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -17,8 +16,8 @@ import (
 
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/inbox"
-	"github.com/seambus/seambus/internal/dbtest"
 	"github.com/seambus/seambus/internal/dialect"
+	"github.com/seambus/seambus/internal/dialect/dialecttest"
 	"github.com/seambus/seambus/transport"
 )
 
@@ -26,7 +25,8 @@ import (
 func onEach(t *testing.T, fn func(t *testing.T, b *bundle)) {
 	t.Helper()
 	t.Parallel()
-	dbtest.EachDialect(t, []string{dialect.SetInbox}, func(t *testing.T, db *sql.DB) {
+	dialecttest.Each(t, func(t *testing.T, d dialecttest.Database) {
+		db := d.Migrated(t, dialect.SetInbox)
 		mustExec(t, db, `CREATE TABLE effects (id VARCHAR(255) NOT NULL)`)
 		in, err := inbox.New(db, inbox.WithRetention(time.Hour))
 		if err != nil {
@@ -39,7 +39,11 @@ func onEach(t *testing.T, fn func(t *testing.T, b *bundle)) {
 // effect is apply for every database.
 func (b *bundle) effect(t *testing.T) message.HandlerFunc {
 	t.Helper()
-	insert := dbtest.Bind(t, b.db, `INSERT INTO effects (id) VALUES (?)`)
+	d, err := dialect.For(b.db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	insert := d.Bind(`INSERT INTO effects (id) VALUES (?)`)
 	return func(msg *message.Message) ([]*message.Message, error) {
 		_, err := inbox.Tx(msg.Context()).ExecContext(msg.Context(), insert, msg.UUID)
 		return nil, err

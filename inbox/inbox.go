@@ -73,9 +73,6 @@ func (in *Inbox) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if d.Shared() {
-		return fmt.Errorf("on %s there is none yet: %w", d.Name(), dialect.ErrUnknown)
-	}
 	if d.CreatesTables() {
 		if err := d.Migrate(ctx, in.db, dialect.SetInbox); err != nil {
 			return err

@@ -43,6 +43,15 @@ type AttemptLog interface {
 // could not be written then.
 var ErrNoVerdict = errors.New("all attempts were spent and the last one left no verdict")
 
+var errStillRuns = errors.New("an attempt that was cut off has not returned yet")
+
+// stillRuns reports whether an attempt that is counted has neither failed nor been given back: its handler lost its lease and
+// has not noticed yet. Only a store in this process can tell that from a process that died.
+func (c *call) stillRuns(ctx context.Context) bool {
+	_, here := c.store.(*memoryAttempts)
+	return here && len(c.history(ctx)) < min(c.maxAttempts, event.MaxHistory)
+}
+
 // uncountedError says that the handler was not called because the call could not be counted: it spends no attempt.
 type uncountedError struct{ err error }
 
@@ -75,6 +84,9 @@ func Attempts(store AttemptStore) message.HandlerMiddleware {
 			c.attempt.Store(int64(n))
 			if c.retries && n > c.maxAttempts {
 				c.giveBack() // nobody is called
+				if c.stillRuns(ctx) {
+					return nil, &uncountedError{errStillRuns}
+				}
 				return nil, &ExhaustedError{Attempts: n - 1, Err: ErrNoVerdict}
 			}
 			out, err := next(msg)

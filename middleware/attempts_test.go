@@ -85,8 +85,9 @@ func TestSpentAttemptsCallTheHandlerNoMore(t *testing.T) {
 	}
 	msg := newMessage("1")
 	deliver(t.Context(), msg, 4)
+	lasting := struct{ middleware.AttemptStore }{store} // which outlived them
 	_, err := chain(failing(0, &calls), middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 3}),
-		middleware.Attempts(store))(msg)
+		middleware.Attempts(lasting))(msg)
 	if err != nil || calls != 0 || len(dead.all) != 1 || dead.all[0].Attempts != 3 || dead.all[0].Reason != middleware.ErrNoVerdict.Error() {
 		t.Errorf("%v, %d calls, letters %+v", err, calls, dead.all)
 	}
@@ -233,4 +234,35 @@ func TestAttemptMayBeAskedAtAnyTime(t *testing.T) {
 		}, retry, middleware.Attempts(middleware.NewMemoryAttempts()))(newMessage("1"))
 		time.Sleep(time.Minute)
 	})
+}
+
+// A handler that lost its lease in its last attempt and has not noticed yet is no reason to give the event up.
+func TestUnnoticedCutSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	store, dead, calls := middleware.NewMemoryAttempts(), new(letters), 0
+	links := []message.HandlerMiddleware{
+		middleware.DeadLetter(dead), mustRetry(middleware.RetryPolicy{MaxAttempts: 2, Jitter: full}), middleware.Attempts(store),
+	}
+	msg := newMessage("1")
+	deliver(t.Context(), msg, 1)
+	_, _ = chain(failing(99, &calls), links...)(msg)
+
+	ctx, lose := context.WithCancelCause(t.Context())
+	slow := newMessage("1")
+	deliver(ctx, slow, 2)
+	_, _ = chain(func(m *message.Message) ([]*message.Message, error) {
+		lose(transport.ErrLeaseLost)
+		again := newMessage("1") // redelivered, while this one has not returned
+		d := deliver(t.Context(), again, 3)
+		if _, err := chain(failing(0, &calls), links...)(again); err == nil || d.Delay() <= 0 || len(dead.all) != 0 {
+			t.Errorf("%v with delay %v, letters %v; want it to come again", err, d.Delay(), dead.all)
+		}
+		return nil, m.Context().Err()
+	}, links...)(slow)
+
+	last := newMessage("1")
+	deliver(t.Context(), last, 4)
+	if _, err := chain(failing(0, &calls), links...)(last); err != nil || calls != 2 || len(dead.all) != 0 {
+		t.Errorf("%v, %d calls, letters %v", err, calls, dead.all)
+	}
 }

@@ -96,6 +96,7 @@ func route(h message.HandlerFunc, links ...message.HandlerMiddleware) {
 		src.out <- msg
 		select {
 		case <-msg.Acked():
+			_ = src.Close() // first: a router that is closed while its context ends may forget to
 			_ = router.Close()
 			return
 		case <-msg.Nacked(): // deliver it again

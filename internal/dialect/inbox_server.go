@@ -128,9 +128,8 @@ WHERE seq > ? ORDER BY seq LIMIT ?`,
 
 // translate says every statement as d does.
 func (d Dialect) translate(i *Inbox) {
-	v := reflect.ValueOf(i).Elem()
-	for n := range v.NumField() {
-		if f := v.Field(n); f.Kind() == reflect.String && f.CanSet() {
+	for _, f := range reflect.ValueOf(i).Elem().Fields() {
+		if f.Kind() == reflect.String && f.CanSet() {
 			f.SetString(d.text(inboxWords[d.name].Replace(f.String()), DefaultPrefix))
 		}
 	}

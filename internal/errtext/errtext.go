@@ -65,7 +65,7 @@ func count(err error, left *int) bool {
 	if *left--; *left < 0 {
 		return false
 	}
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // it is wrapping itself that is looked at
 	case interface{ Unwrap() error }:
 		return count(e.Unwrap(), left)
 	case interface{ Unwrap() []error }:

@@ -41,8 +41,10 @@ func TestConcurrencyBoundsWhatIsInFlight(t *testing.T) {
 		b := broker(t)
 		_, msgs := join(t, b, "orders", "g", 2)
 		publish(t, b, "orders", keyed("a", "a"), keyed("b", "b"), keyed("c", "c"))
-		first := expect(t, msgs, "a")
-		expect(t, msgs, "b")
+		first, second := receive(msgs), receive(msgs) // in whichever order
+		if first == nil || second == nil {
+			t.Fatal("fewer than two came")
+		}
 		if m := receive(msgs); m != nil {
 			t.Fatalf("%s came beyond the bound", m.UUID)
 		}

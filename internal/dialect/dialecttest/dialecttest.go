@@ -41,13 +41,15 @@ func (d Database) Open(tb testing.TB) *sql.DB {
 	return db
 }
 
-// Migrated is Open with the tables of a set.
-func (d Database) Migrated(tb testing.TB, set string) *sql.DB {
+// Migrated is Open with the tables of some sets.
+func (d Database) Migrated(tb testing.TB, sets ...string) *sql.DB {
 	tb.Helper()
 	db := d.Open(tb)
 	of, err := dialect.For(db)
 	check(tb, err)
-	check(tb, of.Migrate(context.Background(), db, set))
+	for _, set := range sets {
+		check(tb, of.Migrate(context.Background(), db, set))
+	}
 	return db
 }
 
