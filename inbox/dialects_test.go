@@ -300,3 +300,35 @@ func TestOldIDsAreSwept(t *testing.T) {
 		}
 	})
 }
+
+func TestForgottenEventsAreHandledAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bundle) {
+		all := []event.Envelope{versioned("e1", "k", 1), versioned("e2", "k", 2), versioned("e3", "l", 1)}
+		handle := func() {
+			for _, env := range all {
+				if err := b.handle(deliver(env), b.effect(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		handle()
+		o := inbox.Oblivion{Group: group, Key: "k", By: "ada", Why: "wrong prices", DryRun: true}
+		for _, dry := range []bool{true, false} {
+			o.DryRun = dry
+			if n, err := b.in.Forget(t.Context(), o); err != nil || n != 2 {
+				t.Fatalf("forgot %d, %v, want 2", n, err)
+			}
+		}
+		handle()
+		wantStats(t, b.in, inbox.Stats{Handled: 5, Duplicates: 1})
+		if n, err := b.in.Forget(t.Context(), inbox.Oblivion{Group: group, Since: time.Now().Add(-time.Minute), By: "ada", Why: "all"}); err != nil || n != 3 {
+			t.Errorf("forgot %d, %v, want 3", n, err)
+		}
+		if n, err := b.in.Forget(t.Context(), inbox.Oblivion{Group: group, Since: time.Now().Add(time.Hour), By: "ada", Why: "none"}); err != nil || n != 0 {
+			t.Errorf("forgot %d, %v, want none", n, err)
+		}
+		if _, err := b.in.Forget(t.Context(), inbox.Oblivion{}); err == nil || !strings.Contains(err.Error(), "everything") || !strings.Contains(err.Error(), "group") {
+			t.Errorf("got %v, want every problem", err)
+		}
+	})
+}

@@ -90,6 +90,11 @@ type Inbox struct {
 	// ListAudit reads the notes: after sequence, limit. Columns: seq, at, then as Audit.
 	ListAudit string
 
+	// CountIDs counts the handled ids of a group that are to be forgotten: group, key or empty for any, key again, since.
+	CountIDs string
+	// ForgetVersions deletes the versions of the keys of such ids, and ForgetIDs the ids: as CountIDs.
+	ForgetVersions, ForgetIDs string
+
 	// SweepIDs deletes ids among the oldest that were handled longer ago than the retention. Timed: limit, retention; see
 	// SweepArgs.
 	SweepIDs string

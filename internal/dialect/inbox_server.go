@@ -112,6 +112,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now})`,
 		ListAudit: `SELECT seq, {epoch at}, who, why, action, grp, topic, partition_key, source, event_id FROM seambus_audit
 WHERE seq > ? ORDER BY seq LIMIT ?`,
 
+		CountIDs: `SELECT count(*) FROM seambus_inbox WHERE ` + serverForgotten,
+		ForgetVersions: `DELETE FROM seambus_versions WHERE (grp, topic, partition_key) IN (
+  SELECT grp, topic, partition_key FROM seambus_inbox WHERE ` + serverForgotten + `)`,
+		ForgetIDs: `DELETE FROM seambus_inbox WHERE ` + serverForgotten,
+
 		SweepIDs:      `{oldest ids}`,
 		SweepAttempts: `{old attempts}`,
 
@@ -125,6 +130,8 @@ WHERE seq > ? ORDER BY seq LIMIT ?`,
 	d.translate(i)
 	return i
 }
+
+const serverForgotten = `grp = ? AND ({text} = '' OR partition_key = ?) AND {epoch handled_at} >= ?`
 
 // translate says every statement as d does.
 func (d Dialect) translate(i *Inbox) {

@@ -67,6 +67,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		ListAudit: `SELECT seq, at, who, why, action, grp, topic, partition_key, source, event_id FROM seambus_audit
 WHERE seq > ? ORDER BY seq LIMIT ?`,
 
+		CountIDs: `SELECT count(*) FROM seambus_inbox WHERE ` + forgotten,
+		ForgetVersions: `DELETE FROM seambus_versions WHERE (grp, topic, partition_key) IN (
+  SELECT grp, topic, partition_key FROM seambus_inbox WHERE ` + forgotten + `)`,
+		ForgetIDs: `DELETE FROM seambus_inbox WHERE ` + forgotten,
+
 		SweepIDs: `DELETE FROM seambus_inbox WHERE seq IN (SELECT seq FROM seambus_inbox ORDER BY seq LIMIT ?2)
   AND handled_at < ?1 - ?3`,
 		SweepAttempts: `DELETE FROM seambus_attempts WHERE (grp, source, event_id) IN
@@ -79,6 +84,8 @@ WHERE seq > ? ORDER BY seq LIMIT ?`,
 }
 
 const (
+	forgotten = `grp = ? AND (? = '' OR partition_key = ?) AND handled_at >= ?`
+
 	inboxID  = `grp = ? AND source = ? AND event_id = ?`
 	inboxKey = `grp = ? AND topic = ? AND partition_key = ?`
 
