@@ -31,7 +31,7 @@ var allowed = map[string][]string{
 	"inbox":                        {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
 	"bus":                          {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
 	"bus/bustest":                  {"bus", "event", "inbox", "internal/crash", "internal/dialect", "middleware", "outbox", "transport", "transport/memory"},
-	"cmd/seambus":                  {"inbox", "internal/dialect"},
+	"cmd/seambus":                  {"event", "inbox", "internal/dialect"},
 	"internal/crash":               {},
 	"internal/dialect":             {"partition"},
 	"internal/dialect/dialecttest": {"internal/dialect"},

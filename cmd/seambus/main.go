@@ -1,4 +1,4 @@
-// Command seambus is the operator's tool: so far it makes and inspects the tables of outbox and inbox.
+// Command seambus is the operator's tool: it makes and inspects the tables of outbox and inbox, and decides about dead letters.
 //
 // Exit codes: 0 done; 1 it failed, and standard error says why; 2 wrong usage; 3 `migrate status` found steps that are not
 // applied.
@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	root.SetErr(errOut)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(migrateCommand())
+	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		root.PrintErrln("seambus:", err)

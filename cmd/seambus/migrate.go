@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -17,11 +16,10 @@ import (
 )
 
 type migrateFlags struct {
-	dialect string
-	dsnEnv  string
-	prefix  string
-	sets    []string
-	asJSON  bool
+	connection
+	prefix string
+	sets   []string
+	asJSON bool
 }
 
 func migrateCommand() *cobra.Command {
@@ -33,8 +31,7 @@ func migrateCommand() *cobra.Command {
 		},
 	}
 	flags := group.PersistentFlags()
-	flags.StringVar(&f.dialect, "dialect", "", "postgres, mysql (MariaDB too) or sqlite")
-	flags.StringVar(&f.dsnEnv, "dsn-env", "SEAMBUS_DSN", "environment variable with the data source name, as the Go driver takes it; it is never a flag, since flags are seen by others")
+	f.bind(flags)
 	flags.StringVar(&f.prefix, "prefix", dialect.DefaultPrefix, "what the names of the tables begin with")
 	flags.StringSliceVar(&f.sets, "set", nil, "outbox, inbox (default: all that the dialect has)")
 	add := func(use, short string, run func(c *cobra.Command, d dialect.Dialect) error) {
@@ -82,24 +79,6 @@ func (f *migrateFlags) check() (dialect.Dialect, error) {
 		}
 	}
 	return d, nil
-}
-
-// open connects. The driver's name is not the dialect's.
-func (f *migrateFlags) open(ctx context.Context, d dialect.Dialect) (*sql.DB, error) {
-	dsn := os.Getenv(f.dsnEnv)
-	if dsn == "" {
-		return nil, fmt.Errorf("%w: environment variable %s is empty: put the data source name there or name another by --dsn-env",
-			errUsage, f.dsnEnv)
-	}
-	driver := map[dialect.Name]string{dialect.Postgres: "pgx", dialect.MySQL: "mysql", dialect.SQLite: "sqlite"}[d.Name()]
-	db, err := sql.Open(driver, dsn)
-	if err != nil {
-		return nil, fmt.Errorf("open the database in %s: %w", f.dsnEnv, err)
-	}
-	if err := db.PingContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the database in %s: %w", f.dsnEnv, err), db.Close())
-	}
-	return db, nil
 }
 
 // state is one set's line of `migrate status`.
