@@ -52,7 +52,8 @@ type relay struct {
 	stop  context.CancelFunc // as a killed process would
 
 	mu         sync.Mutex
-	flight     map[int64]*item // read, and neither marked nor given back
+	flight     map[int64]*item    // read, and neither marked nor given back
+	dropped    map[int64]struct{} // see watchDrops
 	bytes      int
 	keys       map[laneKey]*keyState
 	due        dueHeap
@@ -188,6 +189,9 @@ func (r *relay) drop(it *item) {
 		return
 	}
 	delete(r.flight, it.row.Seq)
+	if r.dropped != nil {
+		r.dropped[it.row.Seq] = struct{}{}
+	}
 	r.bytes -= it.bytes
 	r.box.count.unsettled.Store(int64(len(r.flight)))
 	if r.hungry && r.room() > 0 {
