@@ -111,7 +111,7 @@ func neighbours(tb testing.TB, box *outbox.Outbox, f *fake, keys []string, n int
 
 func TestALongQueueBehindAFailingKeyCostsOthersNothing(t *testing.T) {
 	t.Parallel()
-	const queue, others = 20_000, 5000 // BenchmarkBehindAFailingKey has 100,000
+	const queue, others = 20_000, 5000 // BenchmarkBehindAFailingKey measures with more
 	eachServer(t, func(t *testing.T, db *sql.DB) {
 		f := newFake()
 		f.onOne = func(msg *message.Message) error {

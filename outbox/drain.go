@@ -16,7 +16,7 @@ func (r *relay) drain(ctx context.Context, ks *keyState) (found int, err error) 
 	var stop *dialect.Row
 	now := time.Now()
 	hold := r.box.cfg.policy == HoldKey
-	defer r.remember()()
+	defer r.watchDrops()()
 	err = r.box.store.Waiting(ctx, ks.topic, ks.key, 0, hold, func(row *dialect.Row) bool {
 		switch {
 		case r.here(row.Seq):
@@ -56,23 +56,25 @@ func (r *relay) drain(ctx context.Context, ks *keyState) (found int, err error) 
 	return 0, nil
 }
 
-// here reports whether a row that was read is in the relay's hands, or was when reading began: then what was read does not know
-// yet that it is marked.
+// here reports whether a row that was just read is or was in the relay's hands.
 func (r *relay) here(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.flight[seq] != nil || r.left[seq]
+	_, left := r.dropped[seq]
+	return left || r.flight[seq] != nil
 }
 
-// remember keeps in mind what leaves the relay's hands, for [relay.here], until the returned function is called.
-func (r *relay) remember() (forget func()) {
+// watchDrops remembers, until the returned function is called, which rows leave the relay's hands. A query shows what was
+// before it began: a row that it shows as held may have been marked, and dropped, before the relay looks whether it has
+// it, and would be sent a second time.
+func (r *relay) watchDrops() (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.left = make(map[int64]bool)
+	r.dropped = make(map[int64]struct{})
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.left = nil
+		r.dropped = nil
 	}
 }
 
@@ -95,7 +97,7 @@ func (r *relay) drainKeyless(ctx context.Context, ks *keyState) (found int, err 
 	mask := r.mask()
 	r.mu.Unlock()
 	var page []*dialect.Row
-	defer r.remember()()
+	defer r.watchDrops()()
 	err = r.box.store.Retrying(ctx, ks.topic, now, mask, func(row *dialect.Row) bool {
 		if !r.here(row.Seq) {
 			page = append(page, row)

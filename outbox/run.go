@@ -53,9 +53,9 @@ type relay struct {
 	stop  context.CancelFunc // as a killed process would
 
 	mu         sync.Mutex
-	flight     map[int64]*item // read, and neither marked nor given back
-	left       map[int64]bool  // what left flight while a drain reads; nil otherwise
-	waiting    int             // of these, sent ones that only wait for groups to acknowledge them
+	flight     map[int64]*item    // read, and neither marked nor given back
+	dropped    map[int64]struct{} // see watchDrops
+	waiting    int                // of the flight, sent ones that only wait for groups to acknowledge them
 	bytes      int
 	keys       map[laneKey]*keyState
 	due        dueHeap
@@ -194,8 +194,8 @@ func (r *relay) drop(it *item) {
 		return
 	}
 	delete(r.flight, it.row.Seq)
-	if r.left != nil {
-		r.left[it.row.Seq] = true
+	if r.dropped != nil {
+		r.dropped[it.row.Seq] = struct{}{}
 	}
 	if r.waits(it) {
 		r.waiting--

@@ -179,6 +179,9 @@ func TestFailureHoldsItsKeyAloneAndHeals(t *testing.T) {
 		f.await(t, 303)
 		wantOrder(t, perKey(f.all())["a"], "a", 300)
 		eventually(t, "all are marked", func() bool { return count(t, db, "state = 3 AND last_error = ''") == 303 })
+		if n := len(f.all()); n != 303 {
+			t.Errorf("%d sends of 303 rows: no relay died", n)
+		}
 	})
 }
 
