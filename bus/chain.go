@@ -12,6 +12,7 @@ import (
 	"github.com/seambus/seambus/event"
 	"github.com/seambus/seambus/inbox"
 	"github.com/seambus/seambus/middleware"
+	"github.com/seambus/seambus/transport"
 )
 
 // deadLetterTopic is where a subscription's dead letters go when there is no inbox to keep them.
@@ -21,11 +22,12 @@ func deadLetterTopic(topic, group string) string { return topic + "_" + group + 
 // the middleware or the transport refuses.
 func (b *Bus) chain(s *subscription) (message.HandlerFunc, error) {
 	retry, err := middleware.Retry(s.shared.retry)
-	errs := []error{err, b.checkDelay(s.shared.retry)}
+	errs := []error{err, b.checkDelay(s), b.checkRetention(s)}
 	links := []message.HandlerMiddleware{
 		middleware.Recover(),
 		s.envelope,
 		middleware.Trace(b.config.tracer),
+		b.parkLongDelays(s),
 		middleware.DeadLetter(b.deadLetters(s), middleware.WithHandler(s.name())),
 		retry,
 		middleware.Attempts(s.attempts()),
@@ -51,12 +53,50 @@ func (b *Bus) chain(s *subscription) (message.HandlerFunc, error) {
 	return h, nil
 }
 
-// checkDelay refuses a retry schedule that the transport cannot keep.
-func (b *Bus) checkDelay(p middleware.RetryPolicy) error {
+// parkLongDelays takes an event whose next attempt is further away than the transport can keep it out of the stream, and its
+// key with it: the inbox brings it back when its time has come, and what came of its key meanwhile behind it.
+func (b *Bus) parkLongDelays(s *subscription) message.HandlerMiddleware {
+	most := b.transport.Capabilities().MaxDelay
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		if most == 0 || s.shared.inbox == nil {
+			return next
+		}
+		return func(msg *message.Message) ([]*message.Message, error) {
+			out, err := next(msg)
+			d, ok := transport.FromContext(msg.Context())
+			if err == nil || !ok || d.Delay() <= most || msg.Context().Err() != nil {
+				return out, err
+			}
+			parked, parkErr := s.shared.inbox.Delay(msg, d.Delay())
+			switch {
+			case parkErr != nil:
+				d.SetDelay(most) // as far as it goes; the next attempt may come too soon, but it comes
+				return nil, errors.Join(err, parkErr)
+			case parked:
+				return nil, nil
+			default:
+				return nil, err
+			}
+		}
+	}
+}
+
+// checkDelay refuses a retry schedule that the transport cannot keep and no inbox can either.
+func (b *Bus) checkDelay(s *subscription) error {
 	caps := b.transport.Capabilities()
-	if longest := p.Longest(); caps.MaxDelay > 0 && longest > caps.MaxDelay {
-		return fmt.Errorf("retry delay of up to %v exceeds the %v that transport %q can keep: lower MaxDelay",
-			longest, caps.MaxDelay, caps.Name)
+	if longest := s.shared.retry.Longest(); caps.MaxDelay > 0 && longest > caps.MaxDelay && s.shared.inbox == nil {
+		return fmt.Errorf("retry delay of up to %v exceeds the %v that transport %q can keep: lower MaxDelay, or add bus.WithInbox, "+
+			"which parks events for longer", longest, caps.MaxDelay, caps.Name)
+	}
+	return nil
+}
+
+// checkRetention refuses an inbox that forgets ids while the broker may still deliver their events again.
+func (b *Bus) checkRetention(s *subscription) error {
+	caps := b.transport.Capabilities()
+	if in := s.shared.inbox; in != nil && in.Retention() < caps.LongestRedelivery {
+		return fmt.Errorf("the inbox forgets ids after %v, transport %q may deliver again for %v: raise inbox.WithRetention",
+			in.Retention(), caps.Name, caps.LongestRedelivery)
 	}
 	return nil
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/seambus/seambus/internal/dialect"
 	"github.com/seambus/seambus/internal/dialect/dialecttest"
 	"github.com/seambus/seambus/middleware"
+	"github.com/seambus/seambus/transport"
+	"github.com/seambus/seambus/transport/memory"
 )
 
 var errNoStock = errors.New("no stock")
@@ -513,4 +515,74 @@ func (o *ordeal) tell(t *testing.T) {
 		}
 		_ = rows.Close()
 	}
+}
+
+// A delay beyond what the transport can keep parks the event, and its key behind it, and costs no attempt.
+func TestDelayBeyondTheTransportsIsParked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := openDB(t)
+		in, err := inbox.New(db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &flow{db: db, in: in, tr: newMemory(t, memory.WithStrict(memory.Kafka)), topic: orders()}
+		b := newBus(t, f.tr, bus.WithInbox(in), bus.WithDurableAttempts())
+		var attempts []int
+		began := time.Now()
+		var late time.Duration
+		bus.Handle(b, f.topic, "fulfillment", func(ctx context.Context, e placed) error {
+			if e.N == 1 && e.OrderID == 1 {
+				attempts = append(attempts, middleware.Attempt(ctx))
+				if len(attempts) < 4 {
+					return bus.RetryAfter(errNoStock, 6*time.Hour) // Kafka's mode keeps five minutes
+				}
+				late = time.Since(began)
+			}
+			return insertEffect(ctx, e)
+		}, bus.Ignore[delivered]())
+		r := start(t, b)
+		if err := b.Publish(t.Context(), f.topic, placedEvent(1, 1), placedEvent(1, 2), placedEvent(2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		wantEffects(t, f, "2.1")
+		wantParked(t, f, "e-1.1:ready e-1.2:held ")
+		time.Sleep(24 * time.Hour)
+		wantEffects(t, f, "1.1 1.2 2.1")
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if fmt.Sprint(attempts) != "[1 2 3 4]" || late < 18*time.Hour || late > 19*time.Hour {
+			t.Errorf("attempts %v, the last after %v", attempts, late)
+		}
+		if n := countRows(t, f, "seambus_held"); n != 0 {
+			t.Errorf("%d keys are still held", n)
+		}
+	})
+}
+
+func TestInboxMustRememberAsLongAsTheBrokerRedelivers(t *testing.T) {
+	t.Parallel()
+	in, err := inbox.New(openDB(t), inbox.WithRetention(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := bus.New(redelivering{newMemory(t)}, bus.WithInbox(in))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus.Subscribe(b, orders(), "g", bus.Ignore[placed](), bus.Ignore[delivered]())
+	if err := b.Run(t.Context()); !errors.Is(err, bus.ErrConfig) || !strings.Contains(err.Error(), "WithRetention") {
+		t.Errorf("Run = %v", err)
+	}
+}
+
+// redelivering may deliver again for four days.
+type redelivering struct{ *memory.Transport }
+
+func (r redelivering) Capabilities() transport.Capabilities {
+	caps := r.Transport.Capabilities()
+	caps.LongestRedelivery = 4 * 24 * time.Hour
+	return caps
 }

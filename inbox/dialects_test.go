@@ -332,3 +332,29 @@ func TestForgottenEventsAreHandledAgain(t *testing.T) {
 		}
 	})
 }
+
+func TestBacklogCountsWhatWaits(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bundle) {
+		if got, err := b.in.Backlog(t.Context()); err != nil || len(got.Dead)+got.Held+got.Ready+got.HeldKeys != 0 || got.Oldest != 0 {
+			t.Errorf("empty: %+v, %v", got, err)
+		}
+		contract := letter("e0", nil)
+		contract.Class, contract.Time = event.ClassContract, time.Now().Add(-time.Hour)
+		put(t, b.in, contract)
+		dead := letter("e1", nil)
+		dead.Time = time.Now()
+		if err := b.in.Hold().Put(t.Context(), dead); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 3 {
+			if err := b.handle(deliver(event.Envelope{ID: fmt.Sprint("h", n), Source: "shop", PartitionKey: "k"}), b.effect(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := b.in.Backlog(t.Context())
+		if err != nil || got.Dead[event.ClassContract] != 1 || got.Dead[event.ClassTransient] != 1 || got.Held != 3 || got.HeldKeys != 1 ||
+			got.Oldest < 59*time.Minute || got.Oldest > 61*time.Minute {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}

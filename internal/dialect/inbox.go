@@ -90,6 +90,10 @@ type Inbox struct {
 	// ListAudit reads the notes: after sequence, limit. Columns: seq, at, then as Audit.
 	ListAudit string
 
+	// Backlog counts what is parked, but for the discarded, by state and class. Columns: state, class, count, oldest parked at.
+	Backlog string
+	// HeldKeys counts the keys that are held or replayed.
+	HeldKeys string
 	// CountIDs counts the handled ids of a group that are to be forgotten: group, key or empty for any, key again, since.
 	CountIDs string
 	// ForgetVersions deletes the versions of the keys of such ids, and ForgetIDs the ids: as CountIDs.

@@ -67,6 +67,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		ListAudit: `SELECT seq, at, who, why, action, grp, topic, partition_key, source, event_id FROM seambus_audit
 WHERE seq > ? ORDER BY seq LIMIT ?`,
 
+		Backlog: `SELECT state, class, count(*), min(parked_at) FROM seambus_parked WHERE state <> 'discarded'
+GROUP BY state, class`,
+		HeldKeys: `SELECT count(*) FROM seambus_held`,
 		CountIDs: `SELECT count(*) FROM seambus_inbox WHERE ` + forgotten,
 		ForgetVersions: `DELETE FROM seambus_versions WHERE (grp, topic, partition_key) IN (
   SELECT grp, topic, partition_key FROM seambus_inbox WHERE ` + forgotten + `)`,
