@@ -37,7 +37,7 @@ type Inbox struct {
 }
 
 // statements are what is run per event, prepared once per connection.
-type statements struct{ claim, claimAlways, advance *sql.Stmt }
+type statements struct{ claim, claimAndAdvance, claimAlways, advance *sql.Stmt }
 
 // Stats counts what an [Inbox] did since it was made. Failed attempts are in none of the counts.
 type Stats struct {
@@ -83,8 +83,11 @@ func (in *Inbox) open(ctx context.Context) (err error) {
 	}
 	in.sql = d.Inbox()
 	for text, stmt := range map[string]**sql.Stmt{
-		in.sql.Claim: &in.stmts.claim, in.sql.ClaimAlways: &in.stmts.claimAlways, in.sql.Advance: &in.stmts.advance,
+		in.sql.Claim: &in.stmts.claim, in.sql.ClaimAndAdvance: &in.stmts.claimAndAdvance, in.sql.ClaimAlways: &in.stmts.claimAlways, in.sql.Advance: &in.stmts.advance,
 	} {
+		if text == "" {
+			continue
+		}
 		if *stmt, err = in.db.PrepareContext(ctx, text); err != nil {
 			return fmt.Errorf("prepare: %w", err)
 		}

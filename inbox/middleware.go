@@ -139,12 +139,9 @@ func (h *handling) claim(msg *message.Message) (verdict, error) {
 		return h.advance()
 	}
 	for {
-		fresh, err := h.insertUnlessHeld()
-		if err != nil {
-			return failed, err
-		}
-		if fresh {
-			return h.advance()
+		v, err := h.insertUnlessHeld()
+		if err != nil || v != failed {
+			return v, err
 		}
 		if v, err := h.explain(msg); err != nil || v != failed {
 			return v, err
@@ -159,11 +156,38 @@ func (h *handling) insert(stmt *sql.Stmt, more ...any) (fresh bool, err error) {
 	return affects(h.tx.StmtContext(h.ctx, stmt).ExecContext(h.ctx, append(args, more...)...))
 }
 
-func (h *handling) insertUnlessHeld() (fresh bool, err error) {
-	if h.env.PartitionKey == "" { // nothing holds an event without a key
-		return h.insert(h.in.stmts.claimAlways)
+// insertUnlessHeld claims the event and raises its key's version, in one round trip where the database can. Failed means that
+// the id is there or the key is held.
+func (h *handling) insertUnlessHeld() (v verdict, err error) {
+	e, fresh := h.env, false
+	switch {
+	case e.PartitionKey == "": // nothing holds an event without a key
+		fresh, err = h.insert(h.in.stmts.claimAlways)
+	case e.HasVersion && h.in.stmts.claimAndAdvance != nil:
+		return h.insertAndAdvance()
+	default:
+		fresh, err = h.insert(h.in.stmts.claim, h.group, h.topic, e.PartitionKey)
 	}
-	return h.insert(h.in.stmts.claim, h.group, h.topic, h.env.PartitionKey)
+	if err != nil || !fresh {
+		return failed, err
+	}
+	return h.advance()
+}
+
+func (h *handling) insertAndAdvance() (verdict, error) {
+	e := h.env
+	var claimed, advanced int
+	args := append(h.in.sql.Now(), h.group, e.Source, e.ID, h.topic, e.PartitionKey, h.group, h.topic, e.PartitionKey,
+		h.group, h.topic, e.PartitionKey, h.in.sql.Version(e.Version))
+	err := h.tx.StmtContext(h.ctx, h.in.stmts.claimAndAdvance).QueryRowContext(h.ctx, args...).Scan(&claimed, &advanced)
+	switch {
+	case err != nil || claimed == 0:
+		return failed, err
+	case advanced == 0:
+		return h.markStale()
+	default:
+		return handled, nil
+	}
 }
 
 // advance raises the key's version to the event's.
@@ -177,7 +201,11 @@ func (h *handling) advance() (verdict, error) {
 	if err != nil || newer {
 		return handled, err
 	}
-	_, err = h.tx.ExecContext(h.ctx, h.in.sql.MarkStale, h.group, e.Source, e.ID)
+	return h.markStale()
+}
+
+func (h *handling) markStale() (verdict, error) {
+	_, err := h.tx.ExecContext(h.ctx, h.in.sql.MarkStale, h.group, h.env.Source, h.env.ID)
 	return stale, err
 }
 

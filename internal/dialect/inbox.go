@@ -19,6 +19,9 @@ type Inbox struct {
 	// topic, key once more. It is the transaction's first statement, so that it takes the write lock. When no row is
 	// affected, Known tells why.
 	Claim string
+	// ClaimAndAdvance is Claim and Advance at once, where the database can say that, or empty. Timed: as Claim, and then group,
+	// topic, key, version. It returns how many rows each affected.
+	ClaimAndAdvance string
 	// ClaimAlways is Claim whether or not the key is held. Timed: group, source, id, topic, key.
 	ClaimAlways string
 	// Known finds the id among the handled ones: group, source, id.

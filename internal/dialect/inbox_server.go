@@ -127,6 +127,12 @@ GROUP BY state, class`,
 		listParked: `SELECT ` + parkedColumns + ` FROM seambus_parked`,
 		bind:       d.bind,
 	}
+	if d.name == Postgres {
+		i.ClaimAndAdvance = `WITH claimed AS (` + i.Claim + ` RETURNING 1), advanced AS (
+  INSERT INTO seambus_versions (grp, topic, partition_key, version)
+  SELECT {text}, {text}, {text}, CAST(? AS numeric) FROM claimed {or newer version} RETURNING 1)
+SELECT (SELECT count(*) FROM claimed), (SELECT count(*) FROM advanced)`
+	}
 	if d.name == MySQL {
 		i.ReadAttempt = `SELECT attempts FROM seambus_attempts WHERE ` + inboxID
 	}
