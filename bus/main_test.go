@@ -13,8 +13,10 @@ import (
 	"github.com/seambus/seambus/transport/memory"
 )
 
-// The benchmark's peer, Watermill's deduplicator, starts a cleaner that nothing can stop.
+// The benchmark's peer, Watermill's deduplicator, starts a cleaner that nothing can stop. A test may have started this binary as
+// a service to be killed.
 func TestMain(m *testing.M) {
+	runVictim()
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(
 		"github.com/ThreeDotsLabs/watermill/message/router/middleware.(*mapExpiringKeyRepository).cleanOutLoop"))
 }
