@@ -12,13 +12,21 @@ import (
 	"github.com/seambus/seambus/transport/transporttest"
 )
 
-// Behind SNS, since the suite has topics of several groups. What is sent straight to a queue differs in one call only.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	transporttest.Run(t, harness())
+	transporttest.Run(t, harness(func(b *fakeaws.Broker) (transport.Transport, error) {
+		return newStraight(b, sqs.WithCreate(), sqs.WithLease(10*time.Second))
+	}))
 }
 
-func harness() transporttest.Harness {
+func TestConformanceBehindSNS(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, harness(func(b *fakeaws.Broker) (transport.Transport, error) {
+		return sqs.New(b, sqs.WithFanout(fakeaws.SNS{Broker: b}), sqs.WithCreate(), sqs.WithLease(10*time.Second))
+	}))
+}
+
+func harness(open func(*fakeaws.Broker) (transport.Transport, error)) transporttest.Harness {
 	return transporttest.Harness{
 		Bubble: true,
 		Unit:   time.Second,
@@ -26,11 +34,10 @@ func harness() transporttest.Harness {
 			transporttest.Bytes, transporttest.Delay, transporttest.Deliveries, transporttest.Leases, transporttest.Crash, transporttest.Limits,
 		},
 		Open: func(_ context.Context, first transport.Transport) (transport.Transport, error) {
-			b := fakeaws.New()
-			if first != nil {
-				b = broker(first)
+			if first == nil {
+				return open(fakeaws.New())
 			}
-			return sqs.New(b, sqs.WithFanout(fakeaws.SNS{Broker: b}), sqs.WithCreate(), sqs.WithLease(10*time.Second))
+			return open(broker(first))
 		},
 		ExpireLease: func(t transport.Transport, topic, group, id string) error {
 			if !broker(t).Expire(topic+"_"+group, id) {
@@ -39,12 +46,8 @@ func harness() transporttest.Harness {
 			return nil
 		},
 		Crash: func(t transport.Transport, group string) error {
-			sqs.Crash(t.(*sqs.Transport), group)
+			sqs.Crash(base(t), group)
 			return nil
 		},
 	}
-}
-
-func broker(t transport.Transport) *fakeaws.Broker {
-	return sqs.ClientOf(t.(*sqs.Transport)).(*fakeaws.Broker)
 }
