@@ -3,6 +3,7 @@ package sqs_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -40,8 +41,10 @@ func onEmulators(t *testing.T, test func(t *testing.T, name string, cfg aws.Conf
 			t.Fatalf("%s has %q, want name=URL", endpointVariable, server)
 		}
 		t.Run(name, func(t *testing.T) {
+			connections := &http.Transport{MaxIdleConnsPerHost: 64}
+			t.Cleanup(connections.CloseIdleConnections)
 			test(t, name, aws.Config{
-				Region: "us-east-1", BaseEndpoint: &endpoint,
+				HTTPClient: &http.Client{Transport: connections}, Region: "us-east-1", BaseEndpoint: &endpoint,
 				Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 			})
 		})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"go.uber.org/goleak"
 
 	"github.com/seambus/seambus/event"
@@ -29,7 +30,7 @@ func keyed(key, id string) *message.Message {
 }
 
 // open returns a transport on b whose topics go straight to the group's queue.
-func open(t *testing.T, b *fakeaws.Broker, opts ...sqs.Option) *sqs.Transport {
+func open(t *testing.T, b sqs.Client, opts ...sqs.Option) *sqs.Transport {
 	t.Helper()
 	tr, err := sqs.New(b, append([]sqs.Option{sqs.WithSoleGroup(group), sqs.WithCreate()}, opts...)...)
 	if err != nil {
@@ -98,4 +99,19 @@ func silent(t *testing.T, msgs <-chan *message.Message, d time.Duration) {
 	if m := receive(msgs, d); m != nil {
 		t.Fatalf("got %s, want nothing", m.UUID)
 	}
+}
+
+// refusesWhole answers a call with one bad entry by refusing all of it, as SQS does for some faults.
+type refusesWhole struct {
+	*fakeaws.Broker
+	bad string
+}
+
+func (r refusesWhole) SendMessageBatch(ctx context.Context, in *awssqs.SendMessageBatchInput, opts ...func(*awssqs.Options)) (*awssqs.SendMessageBatchOutput, error) {
+	for _, e := range in.Entries {
+		if *e.MessageBody == r.bad {
+			return nil, fakeaws.Error("InvalidMessageContents", "not these")
+		}
+	}
+	return r.Broker.SendMessageBatch(ctx, in, opts...)
 }
