@@ -100,8 +100,8 @@ func (b *batcher) add(items ...*batchItem) {
 // kick starts the calls that are due and arms the timer for the next. The lock is held.
 func (b *batcher) kick() {
 	for b.sending < b.cfg.parallel {
-		wait, any := b.due(time.Now())
-		if !any {
+		wait, some := b.due(time.Now())
+		if !some {
 			return
 		}
 		if wait > 0 {
@@ -117,8 +117,8 @@ func (b *batcher) kick() {
 	}
 }
 
-// due says how long to wait before the next call, and whether there is anything for it.
-func (b *batcher) due(now time.Time) (wait time.Duration, any bool) {
+// due says how long to wait before the next call, and whether there is something for it.
+func (b *batcher) due(now time.Time) (wait time.Duration, some bool) {
 	if len(b.ready) == 0 {
 		return 0, false
 	}

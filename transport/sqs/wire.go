@@ -155,32 +155,27 @@ func packHeaders(alternating []string) []byte {
 
 var errPacked = errors.New("the attribute " + attrHeaders + " is cut off or not ours")
 
-func unpackHeaders(b []byte, md message.Metadata) error {
-	next := func() (string, error) {
+// unpackHeaders returns what packHeaders was given, or as much of it as can be read.
+func unpackHeaders(b []byte) (alternating []string, err error) {
+	for len(b) > 0 {
 		n, used := binary.Uvarint(b)
 		if used <= 0 || n > uint64(len(b)-used) {
-			return "", errPacked
+			return alternating[:len(alternating)&^1], errPacked
 		}
-		s := string(b[used : used+int(n)])
+		alternating = append(alternating, string(b[used:used+int(n)]))
 		b = b[used+int(n):]
-		return s, nil
 	}
-	for len(b) > 0 {
-		name, err := next()
-		if err != nil {
-			return err
-		}
-		if md[name], err = next(); err != nil {
-			return err
-		}
+	if len(alternating)%2 != 0 {
+		return alternating[:len(alternating)-1], errPacked
 	}
-	return nil
+	return alternating, nil
 }
 
 // unpack is the reverse of pack. A message that others sent keeps its attributes as metadata; what claims to be packed and
 // is not becomes an envelope that nobody takes for whole: a contract break, with its body as it came.
 func unpack(body string, attrs []attribute) *message.Message {
 	msg := message.NewMessage("", []byte(body))
+	var headers []byte
 	for _, a := range attrs {
 		switch {
 		case a.name == attrUUID:
@@ -189,24 +184,23 @@ func unpack(body string, attrs []attribute) *message.Message {
 			msg.Payload = a.bytes
 		case a.name == attrPayload && a.text == emptyPayload:
 			msg.Payload = nil
-		case a.name == attrHeaders && a.binary: // below: it overrides
+		case a.name == attrHeaders && a.binary:
+			headers = a.bytes
 		case a.binary:
 			msg.Metadata[a.name] = string(a.bytes)
 		default:
 			msg.Metadata[a.name] = a.text
 		}
 	}
-	for _, a := range attrs {
-		if a.name != attrHeaders || !a.binary {
-			continue
-		}
-		if err := unpackHeaders(a.bytes, msg.Metadata); err != nil {
-			msg.Metadata[event.MetaSpecVersion] = fmt.Sprintf("unreadable: %v", err)
-		}
-		if id, ok := msg.Metadata[attrUUID]; ok {
-			msg.UUID = id
-			delete(msg.Metadata, attrUUID)
-		}
+	rest, err := unpackHeaders(headers)
+	if len(rest) > 0 && msg.UUID == "" && rest[0] == attrUUID { // it comes first
+		msg.UUID, rest = rest[1], rest[2:]
+	}
+	for i := 0; i < len(rest); i += 2 {
+		msg.Metadata[rest[i]] = rest[i+1]
+	}
+	if err != nil {
+		msg.Metadata[event.MetaSpecVersion] = fmt.Sprintf("unreadable: %v", err)
 	}
 	return msg
 }

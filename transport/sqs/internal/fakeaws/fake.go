@@ -7,6 +7,7 @@ package fakeaws
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ type Broker struct {
 type Faults struct {
 	// Latency passes before every call but the waiting of a receive.
 	Latency time.Duration
-	// Call fails a whole call, named as the SDK names it. Where it returns [ErrAfter] the call takes effect and its answer is lost.
+	// Call fails a whole call, named as the SDK names it. Where it returns [LostAnswerError] the call takes effect and its answer is lost.
 	Call func(op string) error
 	// Entry fails one entry of a batch with a code; key is its group, or its receipt handle's message body.
 	Entry func(op, group, body string) (code string)
@@ -61,11 +62,7 @@ func (b *Broker) Inject(f Faults) {
 func (b *Broker) Calls() map[string]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := make(map[string]int, len(b.calls))
-	for op, n := range b.calls {
-		m[op] = n
-	}
-	return m
+	return maps.Clone(b.calls)
 }
 
 // Error is an error as AWS gives it.
@@ -73,11 +70,11 @@ func Error(code, format string, args ...any) error {
 	return &smithy.GenericAPIError{Code: code, Message: fmt.Sprintf(format, args...), Fault: smithy.FaultClient}
 }
 
-// ErrAfter loses the answer of a call that took effect.
-type ErrAfter struct{ error }
+// LostAnswerError loses the answer of a call that took effect.
+type LostAnswerError struct{ error }
 
 // LostAnswer is a fault that lets the call take effect.
-func LostAnswer() error { return ErrAfter{Error("RequestTimeout", "the answer was lost")} }
+func LostAnswer() error { return LostAnswerError{Error("RequestTimeout", "the answer was lost")} }
 
 // begin counts a call, lets its latency pass and returns its fault. The second result is returned when the call has
 // taken effect.
@@ -102,7 +99,7 @@ func (b *Broker) begin(ctx context.Context, op string) (before, after error) {
 		return nil, nil
 	}
 	err := f.Call(op)
-	if late, ok := err.(ErrAfter); ok { //nolint:errorlint // it is never wrapped
+	if late, ok := err.(LostAnswerError); ok { //nolint:errorlint // it is never wrapped
 		return nil, late
 	}
 	return err, nil

@@ -356,3 +356,10 @@ func (b *Broker) MustCreate(name string, attrs map[string]string) {
 		panic(fmt.Sprintf("fakeaws: %v", err))
 	}
 }
+
+// SetAttribute sets a queue's attribute to anything.
+func (b *Broker) SetAttribute(name, attribute, value string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queues[name].attrs[attribute] = value
+}
