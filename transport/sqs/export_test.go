@@ -54,3 +54,6 @@ func PackedSize(msg *message.Message) int { return pack(msg).size() }
 func IDs(key, id, generation string) (group, dedup string) {
 	return groupID(key, id), dedupID(id, generation)
 }
+
+// Hash is what SQS makes of a body where it deduplicates by content.
+func Hash(s string) string { return hash(s) }

@@ -21,7 +21,10 @@ type Subscriber struct {
 	closed bool
 }
 
-var _ transport.Subscriber = (*Subscriber)(nil)
+var (
+	_ transport.Subscriber         = (*Subscriber)(nil)
+	_ message.SubscribeInitializer = (*Subscriber)(nil)
+)
 
 // Subscribe checks the group's queue and starts taking in. The channel is closed by Close, by the end of ctx, and by the
 // transport's Close. A queue that does not exist, keeps no order or belongs to another group is an error that says so.
@@ -52,6 +55,17 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string) (<-chan *messa
 	sub := newSubscription(ctx, s.transport, q, topic, s.cfg)
 	s.subs = append(s.subs, sub)
 	return sub.out, nil
+}
+
+// SubscribeInitialize makes the group get what is published from now on, without taking anything in: its queue exists, and
+// behind SNS it is subscribed. It makes the Subscriber a message.SubscribeInitializer.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*s.transport.cfg.timeout)
+	defer cancel()
+	if _, err := s.transport.subscribeTo(ctx, topicGroup{topic, s.cfg.Group}); err != nil {
+		return fmt.Errorf("sqs: prepare the subscription of %q as %q: %w", topic, s.cfg.Group, err)
+	}
+	return nil
 }
 
 func (s *Subscriber) isClosed() bool {
