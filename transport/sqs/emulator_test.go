@@ -28,26 +28,40 @@ const endpointVariable = "SEAMBUS_TEST_SQS_ENDPOINT"
 // receiver there; and it answers 500 to a receive of what SNS delivered with a binary attribute. See docs/sqs.md.
 const moto = "moto"
 
-// onEmulators runs a test against each server that the environment names.
-func onEmulators(t *testing.T, test func(t *testing.T, name string, cfg aws.Config)) {
-	t.Helper()
+// emulators returns the URLs of the servers by name, or skips the test.
+func emulators(tb testing.TB) map[string]string {
+	tb.Helper()
 	list := os.Getenv(endpointVariable)
 	if list == "" {
-		t.Skipf("set %s to name=URL of an SQS and SNS server; scripts/services-sqs up starts two, scripts/services-sqs env says where", endpointVariable)
+		tb.Skipf("set %s to name=URL of an SQS and SNS server; scripts/services-sqs up starts two, scripts/services-sqs env says where", endpointVariable)
 	}
+	servers := make(map[string]string)
 	for server := range strings.SplitSeq(list, ",") {
 		name, endpoint, ok := strings.Cut(server, "=")
 		if !ok {
-			t.Fatalf("%s has %q, want name=URL", endpointVariable, server)
+			tb.Fatalf("%s has %q, want name=URL", endpointVariable, server)
 		}
+		servers[name] = endpoint
+	}
+	return servers
+}
+
+// onEmulators runs a test against each server.
+func onEmulators(t *testing.T, test func(t *testing.T, name string, cfg aws.Config)) {
+	t.Helper()
+	for name, endpoint := range emulators(t) {
 		t.Run(name, func(t *testing.T) {
 			connections := &http.Transport{MaxIdleConnsPerHost: 64}
 			t.Cleanup(connections.CloseIdleConnections)
-			test(t, name, aws.Config{
-				HTTPClient: &http.Client{Transport: connections}, Region: "us-east-1", BaseEndpoint: &endpoint,
-				Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
-			})
+			test(t, name, emulatorConfig(endpoint, &http.Client{Transport: connections}))
 		})
+	}
+}
+
+func emulatorConfig(endpoint string, client *http.Client) aws.Config {
+	return aws.Config{
+		HTTPClient: client, Region: "us-east-1", BaseEndpoint: &endpoint,
+		Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 	}
 }
 
