@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/seambus/seambus/transport"
 	"github.com/seambus/seambus/transport/sqs"
@@ -487,6 +489,80 @@ func TestNothingIsLostUnderRandomFaults(t *testing.T) {
 		}
 		b.Inject(fakeaws.Faults{})
 		time.Sleep(10 * time.Minute)
+		if left := b.Left(queue); len(left) != 0 {
+			t.Errorf("queue has %v", left)
+		}
+	})
+}
+
+// An extension that is on its way when its message is nacked must not undo the delay.
+func TestAnExtensionOnItsWayDoesNotUndoADelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := fakeaws.New()
+		tr := open(t, b)
+		_, msgs := join(t, tr, 4)
+		publish(t, tr, keyed("a", "a1"))
+		m := expect(t, msgs, "a1")
+		extending := make(chan struct{})
+		var slow atomic.Bool
+		b.Inject(fakeaws.Faults{Call: func(op string) error {
+			if op == visibility && slow.CompareAndSwap(false, true) {
+				close(extending)
+				time.Sleep(3 * time.Second) // before it takes effect
+			}
+			return nil
+		}})
+		<-extending
+		delayed(m, time.Hour)
+		m.Nack()
+		time.Sleep(time.Minute)
+		if left := b.Invisible(queue, "a1"); left < 58*time.Minute {
+			t.Errorf("invisible for %v more, want most of an hour", left)
+		}
+	})
+}
+
+// stubborn does not hear that a poll is no longer wanted.
+type stubborn struct{ *fakeaws.Broker }
+
+func (s stubborn) ReceiveMessage(ctx context.Context, in *awssqs.ReceiveMessageInput, opts ...func(*awssqs.Options)) (*awssqs.ReceiveMessageOutput, error) {
+	return s.Broker.ReceiveMessage(context.WithoutCancel(ctx), in, opts...)
+}
+
+func TestWhatAPollBringsAfterTheEndIsHandedBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := fakeaws.New()
+		tr := open(t, stubborn{b})
+		pub := open(t, b)
+		sub, _ := join(t, tr, 4)
+		synctest.Wait() // it polls
+		closed := make(chan error, 1)
+		go func() { closed <- sub.Close() }()
+		time.Sleep(time.Second)
+		publish(t, pub, keyed("a", "a1"))
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if left := b.Invisible(queue, "a1"); left != 0 {
+			t.Errorf("what nobody has stays invisible for %v", left)
+		}
+	})
+}
+
+// Its lease was lost unnoticed while its handler finished. The delete is refused; when it comes again, its effect is done.
+func TestAMessageFinishedWithoutItsLeaseIsOnlyDeletedWhenItComesAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := fakeaws.New()
+		tr := open(t, b)
+		_, msgs := join(t, tr, 4)
+		publish(t, tr, keyed("a", "a1"))
+		m := expect(t, msgs, "a1")
+		b.Steal(queue, "a1", time.Minute)
+		m.Ack()
+		silent(t, msgs, 10*time.Minute)
 		if left := b.Left(queue); len(left) != 0 {
 			t.Errorf("queue has %v", left)
 		}
