@@ -47,6 +47,17 @@ func (h *held) Value(key any) any {
 	return h.Context.Value(key)
 }
 
+// hasVerdict reports whether the handler has settled the message, though its worker may not have seen it yet.
+func (h *held) hasVerdict() bool {
+	select {
+	case <-h.msg.Acked():
+	case <-h.msg.Nacked():
+	default:
+		return false
+	}
+	return true
+}
+
 // lane is what is held of one message group and not acknowledged, in order. At most the first of it is in flight.
 type lane struct {
 	group string

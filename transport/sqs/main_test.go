@@ -15,12 +15,7 @@ import (
 	"github.com/seambus/seambus/transport/sqs/internal/fakeaws"
 )
 
-// A subscription of Watermill's own suite that is closed with a message unread leaves a goroutine of its multiplier behind.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
-		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	topic = "orders"

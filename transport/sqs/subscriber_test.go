@@ -568,3 +568,33 @@ func TestAMessageFinishedWithoutItsLeaseIsOnlyDeletedWhenItComesAgain(t *testing
 		}
 	})
 }
+
+// The handler is done when its member closes, though the member may not have noticed: it must not hand back what is acked.
+func TestAnAckJustBeforeCloseCounts(t *testing.T) {
+	t.Parallel()
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			b := fakeaws.New()
+			tr := open(t, b)
+			sub, msgs := join(t, tr, 8)
+			var sent []*message.Message
+			for i := range 8 {
+				sent = append(sent, keyed(fmt.Sprint(i), fmt.Sprintf("m%d", i)))
+			}
+			publish(t, tr, sent...)
+			var got []*message.Message
+			for range 8 {
+				got = append(got, receive(msgs, time.Minute))
+			}
+			for _, m := range got {
+				m.Ack()
+			}
+			if err := sub.Close(); err != nil {
+				t.Error(err)
+			}
+			if left := b.Left(queue); len(left) != 0 {
+				t.Fatalf("queue has %v", left)
+			}
+		})
+	}
+}

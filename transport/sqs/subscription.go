@@ -132,7 +132,7 @@ func (s *subscription) cut() int {
 	s.mu.Lock()
 	var cut []*held
 	for _, h := range s.held {
-		if h.state == inFlight {
+		if h.state == inFlight && !h.hasVerdict() {
 			cut = append(cut, h)
 		}
 	}
