@@ -6,7 +6,7 @@ import (
 )
 
 func memoryOnly() ([]column, []row, map[string][]string) {
-	return []column{{"memory", "transport/memory", "TestConformance", "default"}},
+	return []column{{"memory", "transport/memory", "TestConformance", "default", nil}},
 		[]row{{promise: "bytes arrive"}, {promise: "Watermill's suite", test: "TestWatermillSuite"}},
 		map[string][]string{
 			"TestConformance":    {"transport/other/conformance_test.go", "transport/memory/conformance_test.go"},

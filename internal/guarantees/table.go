@@ -57,6 +57,9 @@ var undeclared = regexp.MustCompile(`capability "([a-z]+)" is not declared`)
 // cell says what a transport does about a promise, or why the table cannot be written.
 func (res results) cell(c column, r row, tests map[string][]string) (string, error) {
 	name := c.testName(r)
+	if name == "" {
+		return "–", nil
+	}
 	one := res[path.Join(c.dir, name)]
 	switch one.action {
 	case "pass":
