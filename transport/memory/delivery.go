@@ -183,9 +183,22 @@ func (w *worker) deliver(sub *subscription, c claim) (next claim, goOn bool) {
 	case <-msg.Nacked():
 		c.retry(d.Delay())
 	case <-w.ended:
-		c.back(sub, d.Ended())
+		if cause := d.Ended(); !errors.Is(cause, transport.ErrShutdown) || !acked(msg) {
+			c.back(sub, cause)
+			break
+		}
+		next = c.done() // its handler had finished when the member was closed, and nobody had looked yet
 	}
 	return next, true
+}
+
+func acked(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	default:
+		return false
+	}
 }
 
 func (sub *subscription) deliveryOf(c claim) (*delivery, *message.Message) {

@@ -601,3 +601,36 @@ func ExampleNew() {
 	m.Ack()
 	// Output: placed
 }
+
+// An ack that came before the close counts, whoever looks first.
+func TestAnAckJustBeforeCloseCounts(t *testing.T) {
+	t.Parallel()
+	for mode, opts := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			for range 10 {
+				synctest.Test(t, func(t *testing.T) {
+					b := broker(t, opts...)
+					const many = 64
+					sub, msgs := join(t, b, "orders", "g", many)
+					var got []*message.Message
+					for i := range many {
+						publish(t, b, "orders", keyed(fmt.Sprint("k", i), fmt.Sprint("e", i)))
+					}
+					for range many {
+						got = append(got, receive(msgs))
+					}
+					for _, m := range got {
+						m.Ack()
+					}
+					if err := sub.Close(); err != nil {
+						t.Fatal(err)
+					}
+					if n := b.Held(); n != 0 {
+						t.Errorf("%d are held after the ack", n)
+					}
+				})
+			}
+		})
+	}
+}
