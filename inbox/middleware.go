@@ -159,7 +159,8 @@ func (h *handling) insert(stmt *sql.Stmt, more ...any) (fresh bool, err error) {
 // insertUnlessHeld claims the event and raises its key's version, in one round trip where the database can. Failed means that
 // the id is there or the key is held.
 func (h *handling) insertUnlessHeld() (v verdict, err error) {
-	e, fresh := h.env, false
+	var fresh bool
+	e := h.env
 	switch {
 	case e.PartitionKey == "": // nothing holds an event without a key
 		fresh, err = h.insert(h.in.stmts.claimAlways)

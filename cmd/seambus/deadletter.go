@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -164,18 +166,27 @@ func (f *letterFlags) list(c *cobra.Command, _ []string) error {
 		if f.asJSON {
 			return printJSON(c.OutOrStdout(), letters)
 		}
-		w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-		fmt.Fprintln(w, "SEQ\tSTATE\tGROUP\tTOPIC\tKEY\tTYPE\tID\tCLASS\tATTEMPTS\tTIME\tREASON")
-		for _, l := range letters {
-			state := l.State
-			if l.Holds {
-				state += ", holds"
-			}
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%.60s\n", l.Sequence, state, l.Group, l.Topic, l.Key, l.Type, l.ID,
-				l.Class, l.Attempts, l.Time.Format(time.RFC3339), l.Reason)
-		}
-		return w.Flush()
+		return printTable(c.OutOrStdout(), letters)
 	})
+}
+
+func printTable(out io.Writer, letters []letter) error {
+	var b strings.Builder
+	b.WriteString("SEQ\tSTATE\tGROUP\tTOPIC\tKEY\tTYPE\tID\tCLASS\tATTEMPTS\tTIME\tREASON\n")
+	for i := range letters {
+		l := &letters[i]
+		state := l.State
+		if l.Holds {
+			state += ", holds"
+		}
+		b.WriteString(strings.Join([]string{
+			strconv.FormatInt(l.Sequence, 10), state, l.Group, l.Topic, l.Key, l.Type, l.ID, l.Class, strconv.Itoa(l.Attempts),
+			l.Time.Format(time.RFC3339), fmt.Sprintf("%.60s", l.Reason),
+		}, "\t") + "\n")
+	}
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	_, err := io.WriteString(w, b.String())
+	return errors.Join(err, w.Flush())
 }
 
 func (f *letterFlags) show(c *cobra.Command, _ []string) error {
@@ -230,9 +241,9 @@ func (f *letterFlags) decide(c *cobra.Command, act func(*inbox.Inbox) (inbox.Out
 		if f.order.DryRun {
 			what = "would be done"
 		}
-		fmt.Fprintf(c.OutOrStdout(), "%s: %d; of these the group drops %d as duplicates and %d as stale\n", what, out.Done, out.Duplicates, out.Stale)
+		c.Printf("%s: %d; of these the group drops %d as duplicates and %d as stale\n", what, out.Done, out.Duplicates, out.Stale)
 		for _, r := range out.Refused {
-			fmt.Fprintf(c.OutOrStdout(), "refused: %s (key %q): %s\n", r.ID, r.Key, r.Reason)
+			c.Printf("refused: %s (key %q): %s\n", r.ID, r.Key, r.Reason)
 		}
 		return err
 	})

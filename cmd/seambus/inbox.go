@@ -33,7 +33,7 @@ func inboxCommand() *cobra.Command {
 				if o.DryRun {
 					what = "would be forgotten"
 				}
-				fmt.Fprintf(c.OutOrStdout(), "%s: %d\n", what, n)
+				c.Printf("%s: %d\n", what, n)
 				return nil
 			})
 		},
