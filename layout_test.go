@@ -22,6 +22,7 @@ var allowed = map[string][]string{
 	"partition":               {},
 	"transport":               {"event", "partition"},
 	"transport/memory":        {"event", "partition", "transport", "internal/crash", "internal/lazyctx"},
+	"transport/kafka":         {"event", "partition", "transport", "internal/lazyctx"},
 	"transport/transporttest": {"event", "partition", "transport"},
 	"middleware":              {"event", "transport", "internal/errtext", "internal/lazyctx", "internal/tracing"},
 	"outbox":                  {"event", "partition", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/tracing", "internal/txhook"},

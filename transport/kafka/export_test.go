@@ -1,0 +1,78 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Gate lets a test cut a transport off from its broker, as a killed process is.
+type Gate struct {
+	mu    sync.Mutex
+	shut  bool
+	conns []net.Conn
+}
+
+// WithGate makes the transport's connections pass g.
+func WithGate(g *Gate) Option {
+	return option(func(c *config) {
+		c.dialer = func(d *net.Dialer) dialFunc {
+			return func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := d.DialContext(ctx, network, address)
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				if err == nil && g.shut {
+					_ = conn.Close()
+					err = errors.New("the gate is shut")
+				}
+				if err != nil {
+					return nil, err
+				}
+				g.conns = append(g.conns, conn)
+				return conn, nil
+			}
+		}
+	})
+}
+
+// Shut cuts every connection and refuses new ones.
+func (g *Gate) Shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = true
+	for _, c := range g.conns {
+		_ = c.Close()
+	}
+}
+
+// Open lets connections pass again.
+func (g *Gate) Open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = false
+}
+
+// MemberID returns what the group calls this transport's member, or nothing if there is none.
+func (t *Transport) MemberID(group string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.members[group]
+	if m == nil {
+		return ""
+	}
+	id, _ := m.client.GroupMetadata()
+	return id
+}
+
+// Expel makes the broker put the transport's member out of the group, as if its session had run out.
+func (t *Transport) Expel(ctx context.Context, group string) error {
+	id := t.MemberID(group)
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group, req.MemberID = group, id
+	req.Members = []kmsg.LeaveGroupRequestMember{{MemberID: id}}
+	_, err := req.RequestWith(ctx, t.client)
+	return err
+}
