@@ -427,8 +427,8 @@ func (m *member) commitAll(ctx context.Context) error {
 func (m *member) commit(ctx context.Context, parts []*assignment) error {
 	offsets := make(map[string]map[int32]kgo.EpochOffset)
 	for _, a := range parts {
-		at, any := a.pending()
-		if !any {
+		at, moved := a.pending()
+		if !moved {
 			continue
 		}
 		if offsets[a.stream.topic] == nil {
@@ -439,31 +439,31 @@ func (m *member) commit(ctx context.Context, parts []*assignment) error {
 	if len(offsets) == 0 {
 		return nil
 	}
-	var failed error
-	failures := make(map[string]map[int32]bool)
+	var refused []error
 	m.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
-		if failed = err; err != nil {
+		if err != nil {
+			refused, offsets = []error{classify(err)}, nil
 			return
 		}
-		for _, t := range resp.Topics {
-			for _, p := range t.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					failed = errors.Join(failed, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err))
-					if failures[t.Topic] == nil {
-						failures[t.Topic] = make(map[int32]bool)
-					}
-					failures[t.Topic][p.Partition] = true
-				}
-			}
-		}
+		refused = dropRefused(offsets, resp)
 	})
-	if failed != nil && len(failures) == 0 {
-		return classify(failed)
-	}
 	for _, a := range parts {
-		if at, ok := offsets[a.stream.topic][a.number]; ok && !failures[a.stream.topic][a.number] {
+		if at, ok := offsets[a.stream.topic][a.number]; ok {
 			a.hasCommitted(at.Offset)
 		}
 	}
-	return failed
+	return errors.Join(refused...)
+}
+
+// dropRefused takes out of offsets what the broker refused to commit, and says why it did.
+func dropRefused(offsets map[string]map[int32]kgo.EpochOffset, resp *kmsg.OffsetCommitResponse) (refused []error) {
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				refused = append(refused, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, classify(err)))
+				delete(offsets[t.Topic], p.Partition)
+			}
+		}
+	}
+	return refused
 }

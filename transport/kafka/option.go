@@ -90,7 +90,7 @@ func defaults(brokers []string) *config {
 // plain connection.
 func WithTLS(c *tls.Config) Option {
 	if c == nil {
-		c = new(tls.Config) //nolint:gosec // the library's own minimum version, 1.2, is the caller's to raise
+		c = new(tls.Config)
 	}
 	return option(func(cfg *config) { cfg.tls = c.Clone() })
 }

@@ -29,6 +29,9 @@ func (r right) String() string {
 	return "write"
 }
 
+// unknownPatience is how long a topic may be unknown before it counts as missing.
+const unknownPatience = 2 * time.Second
+
 // topicInfo is what is known of a topic that exists.
 type topicInfo struct {
 	maxBytes int // of a batch
@@ -44,11 +47,18 @@ func (t *Transport) topic(ctx context.Context, name string) (*topicInfo, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	info, err := t.describe(ctx, name)
+	var info *topicInfo
+	describe := func() (err error) { info, err = t.describe(ctx, name); return err }
+	patience := unknownPatience
+	err := describe()
 	if errors.Is(err, kerr.UnknownTopicOrPartition) && t.cfg.create != nil {
-		if err = t.createTopic(ctx, name); err == nil {
-			info, err = t.awaitTopic(ctx, name)
+		err, patience = t.createTopic(ctx, name), requestTimeout
+		if err == nil {
+			err = kerr.UnknownTopicOrPartition // until a broker knows it
 		}
+	}
+	if kerr.IsRetriable(err) {
+		err = persist(ctx, patience, describe)
 	}
 	if err != nil {
 		if errors.Is(err, kerr.UnknownTopicOrPartition) {
@@ -110,9 +120,9 @@ func (t *Transport) createTopic(ctx context.Context, name string) error {
 	settings := map[string]*string{}
 	switch {
 	case c.Retention < 0:
-		settings["retention.ms"] = kadm.StringPtr("-1")
+		settings["retention.ms"] = new("-1")
 	case c.Retention > 0:
-		settings["retention.ms"] = kadm.StringPtr(strconv.FormatInt(c.Retention.Milliseconds(), 10))
+		settings["retention.ms"] = new(strconv.FormatInt(c.Retention.Milliseconds(), 10))
 	}
 	resp, err := kadm.NewClient(t.client).CreateTopic(ctx, c.Partitions, c.Replication, settings, name)
 	if err == nil {
@@ -124,17 +134,18 @@ func (t *Transport) createTopic(ctx context.Context, name string) error {
 	return nil
 }
 
-// awaitTopic waits until a broker knows a topic that was just created.
-func (t *Transport) awaitTopic(ctx context.Context, name string) (*topicInfo, error) {
-	for {
-		info, err := t.describe(ctx, name)
-		if err == nil || !kerr.IsRetriable(err) {
-			return info, err
+// persist calls fn until it succeeds or fails for good. A topic that a broker does not know counts as transient for as long
+// as patience lasts, since brokers learn of new topics one after the other.
+func persist(ctx context.Context, patience time.Duration, fn func() error) error {
+	for began := time.Now(); ; {
+		err := fn()
+		if !kerr.IsRetriable(err) || errors.Is(err, kerr.UnknownTopicOrPartition) && time.Since(began) > patience {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("created, but not there yet: %w", ctx.Err())
-		case <-time.After(50 * time.Millisecond):
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
@@ -152,12 +163,20 @@ func (t *Transport) checkTopic(ctx context.Context, name string, r right) error 
 func (t *Transport) checkGroup(ctx context.Context, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	err := persist(ctx, 0, func() error { return t.describeGroup(ctx, group) })
+	if err != nil {
+		return fmt.Errorf("group %q: %w", group, classify(err))
+	}
+	return nil
+}
+
+func (t *Transport) describeGroup(ctx context.Context, group string) error {
 	req := kmsg.NewPtrDescribeGroupsRequest()
 	req.Groups = []string{group}
 	req.IncludeAuthorizedOperations = true
 	resp, err := req.RequestWith(ctx, t.client)
 	if err != nil {
-		return fmt.Errorf("group %q: %w", group, classify(err))
+		return err
 	}
 	for i := range resp.Groups {
 		g := &resp.Groups[i]
@@ -165,9 +184,9 @@ func (t *Transport) checkGroup(ctx context.Context, group string) error {
 		switch {
 		case errors.Is(err, kerr.GroupIDNotFound): // it will be made
 		case err != nil:
-			return fmt.Errorf("group %q: %w", group, err)
+			return err
 		case g.AuthorizedOperations != unknownSet && right(g.AuthorizedOperations)&rightRead == 0:
-			return fmt.Errorf("group %q: this principal may not read by it: %w", group, kerr.GroupAuthorizationFailed)
+			return fmt.Errorf("this principal may not read by it: %w", kerr.GroupAuthorizationFailed)
 		}
 	}
 	return nil
