@@ -55,9 +55,11 @@ func classify(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // which is a net.Error too
+		return err
 	case errors.Is(err, kgo.ErrClientClosed):
 		return errors.Join(transport.ErrClosed, err)
-	case errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTopicException):
+	case errors.Is(err, kerr.InvalidTopicException):
 		return errors.Join(transport.ErrRefused, err)
 	case unavailable(err):
 		return errors.Join(transport.ErrUnavailable, err)

@@ -2,9 +2,9 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
+	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -26,7 +26,7 @@ func WithGate(g *Gate) Option {
 				defer g.mu.Unlock()
 				if err == nil && g.shut {
 					_ = conn.Close()
-					err = errors.New("the gate is shut")
+					err = &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 				}
 				if err != nil {
 					return nil, err

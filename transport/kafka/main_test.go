@@ -247,3 +247,42 @@ func (c *cluster) divided(ctx context.Context, group, topic, member string) bool
 	details, err := c.admin.ListTopics(ctx, topic)
 	return err == nil && joined && all == len(details[topic].Partitions)
 }
+
+// produce sends a record as a foreign producer would.
+func (c *cluster) produce(t testing.TB, recs ...*kgo.Record) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.brokers...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.ProduceSync(t.Context(), recs...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// records returns the first n records of a topic, as a foreign consumer reads them.
+func (c *cluster) records(t testing.TB, topic string, n int) (recs []*kgo.Record) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.brokers...), kgo.ConsumeTopics(topic),
+		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for len(recs) < n && ctx.Err() == nil {
+		recs = append(recs, client.PollFetches(ctx).Records()...)
+	}
+	if len(recs) != n {
+		t.Fatalf("topic %s has %d records, want %d", topic, len(recs), n)
+	}
+	return recs
+}
+
+// reader joins a group of its own, which begins at the earliest record.
+func (c *cluster) reader(t testing.TB, topic string) (transport.Subscriber, <-chan *message.Message) {
+	t.Helper()
+	return join(t, c.open(t), topic, fmt.Sprintf("reader-%d", topics.Add(1)), 1)
+}

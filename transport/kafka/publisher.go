@@ -2,9 +2,10 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -16,8 +17,8 @@ const (
 	// waveSize is how many messages of a call are under way at once. What fails in one wave keeps the rest of its key out of
 	// the next.
 	waveSize = 5_000
-	// maxBuffered is how many messages of all calls are under way at once; others wait for room, or for their contexts.
-	maxBuffered = 10_000
+	// maxExclusive is how many calls with several messages are under way at once.
+	maxExclusive = 8
 )
 
 type publisher struct {
@@ -25,13 +26,16 @@ type publisher struct {
 	closed    atomic.Bool
 }
 
-// Publish hands all messages to the producer, which sends them in batches, and waits for every acknowledgement. When the
-// producer fails one it fails all that wait for the same partition with it, so nothing overtakes a failed message there.
+// Publish sends the messages in batches, one for each partition where they fit, and waits for every acknowledgement.
+//
+// A call with several messages has a producer to itself meanwhile: it is given all of them before it sends the first, and
+// when it fails one it fails all that wait for the same partition. So nothing later of a failed key can be sent. Calls with
+// one message have no such worry and share a producer, whose batches hold those of many calls.
 func (p *publisher) Publish(topic string, msgs ...*message.Message) error {
 	if p.closed.Load() || p.transport.isClosed() {
 		return fmt.Errorf("kafka: publish %q: %w", topic, transport.ErrClosed)
 	}
-	c := &call{transport: p.transport, topic: topic}
+	c := &call{transport: p.transport, topic: topic, shared: len(msgs) == 1}
 	var failures []transport.Failure
 	var failed map[string]bool
 	for start := 0; start < len(msgs); start += waveSize {
@@ -54,6 +58,7 @@ func (p *publisher) Close() error {
 type call struct {
 	transport *Transport
 	topic     string
+	shared    bool // its only message goes by the shared producer
 	info      *topicInfo
 	err       error // why there is no info
 }
@@ -70,140 +75,79 @@ func (c *call) known(ctx context.Context) (*topicInfo, error) {
 	return info, err
 }
 
-// wave is a part of a call: messages that are under way at once.
-type wave struct {
-	call *call
-	msgs []*message.Message
-	done chan struct{} // closed when all are settled
-
-	mu       sync.Mutex
-	verdicts []verdict
-	left     int
-	failed   map[string]bool // keys
+// producers are the clients that publish.
+type producers struct {
+	shared *kgo.Client
+	slots  chan struct{}    // a token for each exclusive producer in use
+	idle   chan *kgo.Client // exclusive producers that are not in use
 }
 
-// verdict is what became of a message. Only the first one counts.
-type verdict struct {
-	settled bool
-	err     error
+// newProducer returns a client that publishes. An exclusive one sends only while it is flushed.
+func (t *Transport) newProducer(exclusive bool) (*kgo.Client, error) {
+	opts := append(t.cfg.common(),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2, as partition.Of has it
+		kgo.RecordDeliveryTimeout(t.cfg.deliveryTimeout),
+		// Without it a record whose acknowledgement got lost stays with the client until a broker comes back, and would
+		// then overtake what has been sent again meanwhile. The price is a possible duplicate.
+		kgo.AllowIdempotentProduceCancellation(),
+		kgo.ProducerBatchMaxBytesFn(t.batchMax),
+		kgo.MaxBufferedRecords(1<<20), // the calls bound it
+		kgo.BrokerMaxWriteBytes(int32(max(100<<20, t.cfg.maxBytes+2*batchRoom))),
+	)
+	if exclusive {
+		opts = append(opts, kgo.ManualFlushing())
+	} else {
+		opts = append(opts, kgo.ProducerLinger(0)) // what comes while a batch is under way makes the next one
+	}
+	return kgo.NewClient(opts...)
 }
 
-func newWave(c *call, msgs []*message.Message, failed map[string]bool) *wave {
-	return &wave{
-		call: c, msgs: msgs, done: make(chan struct{}), failed: failed,
-		verdicts: make([]verdict, len(msgs)), left: len(msgs),
-	}
-}
-
-// publish sends the wave and waits until every message is settled: by the broker, or by the end of its context.
-func (w *wave) publish() {
-	var watched map[<-chan struct{}]func() bool
-	for i, msg := range w.msgs {
-		ctx := msg.Context()
-		if done := ctx.Done(); done != nil && watched[done] == nil {
-			if watched == nil {
-				watched = make(map[<-chan struct{}]func() bool)
-			}
-			watched[done] = context.AfterFunc(ctx, func() { w.abandon(done, ctx.Err) })
-		}
-		if err := w.send(i, msg); err != nil {
-			w.settle(i, err)
-		}
-	}
-	<-w.done
-	for _, stop := range watched {
-		stop()
-	}
-}
-
-// send hands one message to the producer, or returns why not.
-func (w *wave) send(i int, msg *message.Message) error {
-	if w.hasFailed(transport.Key(msg)) {
-		return transport.ErrSkipped
-	}
-	ctx, t := msg.Context(), w.call.transport
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := t.limits().Check(msg); err != nil {
-		return err
-	}
-	info, err := w.call.known(ctx)
-	if err != nil {
-		return err
-	}
-	rec, err := encode(w.call.topic, msg)
-	if err != nil {
-		return err
-	}
-	if n := recordBytes(rec); n > info.maxBytes {
-		limit := fmt.Sprintf("record bytes of topic %q", w.call.topic)
-		return &transport.LimitError{ID: msg.UUID, Limit: limit, Max: info.maxBytes, Got: n}
+// exclusive returns a producer that nobody else uses until it is given back, or nil if done is closed before one is free.
+func (t *Transport) exclusive(done <-chan struct{}) (*kgo.Client, error) {
+	select {
+	case t.producers.slots <- struct{}{}:
+	case <-done:
+		return nil, nil
 	}
 	select {
-	case t.room <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	case client := <-t.producers.idle:
+		return client, nil
+	default:
 	}
-	// The producer must not see this context end: it would fail what others wait for in the same partition.
-	t.client.Produce(context.WithoutCancel(ctx), rec, func(_ *kgo.Record, err error) {
-		<-t.room
-		w.settle(i, classify(err))
-	})
-	return nil
+	client, err := t.newProducer(true)
+	if err != nil {
+		<-t.producers.slots
+	}
+	return client, err
 }
 
-func (w *wave) hasFailed(key string) bool {
-	if key == "" {
-		return false
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.failed[key]
+func (t *Transport) giveBack(client *kgo.Client) {
+	t.producers.idle <- client // there is a place for each slot
+	<-t.producers.slots
 }
 
-func (w *wave) settle(i int, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.settleLocked(i, err)
-}
-
-func (w *wave) settleLocked(i int, err error) {
-	v := &w.verdicts[i]
-	if v.settled {
-		return
+// closeProducers makes whatever is under way fail, and waits for it.
+func (t *Transport) closeProducers() {
+	t.producers.shared.Close()
+	for range maxExclusive { // once all slots are taken, nobody uses a producer or makes one
+		t.producers.slots <- struct{}{}
 	}
-	*v = verdict{settled: true, err: err}
-	if key := transport.Key(w.msgs[i]); err != nil && key != "" {
-		if w.failed == nil {
-			w.failed = make(map[string]bool)
-		}
-		w.failed[key] = true
-	}
-	if w.left--; w.left == 0 {
-		close(w.done)
-	}
-}
-
-// abandon gives up on what is still under way with a context that has ended. It may yet arrive, in its place.
-func (w *wave) abandon(done <-chan struct{}, cause func() error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, msg := range w.msgs {
-		if !w.verdicts[i].settled && msg.Context().Done() == done {
-			w.settleLocked(i, cause())
+	for {
+		select {
+		case client := <-t.producers.idle:
+			client.Close()
+		default:
+			return
 		}
 	}
 }
 
-// report adds the wave's failures, whose first message is the call's number base, and returns the keys that failed so far.
-func (w *wave) report(failures []transport.Failure, base int) ([]transport.Failure, map[string]bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, v := range w.verdicts {
-		if v.err != nil {
-			failures = append(failures, transport.Failure{Index: base + i, ID: w.msgs[i].UUID, Err: v.err})
-		}
-	}
-	return failures, w.failed
+// backstop is how long after the delivery timeout, which the client enforces itself where it can, a call gives up.
+const backstop = 2 * time.Second
+
+// cutShort reports whether err is of a context that was not the message's own: its neighbour's, which the client failed the
+// whole partition for.
+func cutShort(err error, own context.Context) bool {
+	return (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) && own.Err() == nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -25,15 +26,16 @@ const longestRedelivery = 7 * 24 * time.Hour
 // Transport is a connection to one Kafka cluster: a producer, and a member of each group that is subscribed with. It is safe
 // for concurrent use. Close it when done.
 type Transport struct {
-	cfg    *config
-	client *kgo.Client
-	topics sync.Map      // name to *topicInfo, of topics known to exist
-	room   chan struct{} // a token for each message under way to the broker
+	cfg       *config
+	client    *kgo.Client // for requests of every kind
+	topics    sync.Map    // name to *topicInfo, of topics known to exist
+	producers producers
 
 	mu          sync.Mutex
 	members     map[string]*member // by group
 	subscribers map[*Subscriber]struct{}
 	closed      bool
+	closing     sync.Once
 }
 
 var _ transport.Transport = (*Transport)(nil)
@@ -49,22 +51,15 @@ func New(ctx context.Context, brokers []string, opts ...Option) (*Transport, err
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	t := &Transport{
-		cfg: cfg, room: make(chan struct{}, maxBuffered),
-		members: make(map[string]*member), subscribers: make(map[*Subscriber]struct{}),
+		cfg:       cfg,
+		producers: producers{slots: make(chan struct{}, maxExclusive), idle: make(chan *kgo.Client, maxExclusive)},
+		members:   make(map[string]*member), subscribers: make(map[*Subscriber]struct{}),
 	}
-	client, err := kgo.NewClient(append(cfg.common(),
-		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2, as partition.Of has it
-		kgo.RecordDeliveryTimeout(cfg.deliveryTimeout),
-		kgo.ProducerBatchMaxBytesFn(t.batchMax),
-		kgo.MaxBufferedRecords(2*maxBuffered),
-		kgo.ProducerLinger(0), // what comes while a batch is under way makes the next one
-		kgo.BrokerMaxWriteBytes(int32(max(100<<20, cfg.maxBytes+2*batchRoom))),
-	)...)
+	client, err := t.newProducer(false)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	t.client = client
+	t.client, t.producers.shared = client, client
 	if err := t.start(ctx); err != nil {
 		client.Close()
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -76,10 +71,14 @@ func (t *Transport) start(ctx context.Context) error {
 	ping, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := t.client.Ping(ping); err != nil {
-		if errors.Is(err, kerr.SaslAuthenticationFailed) {
-			return fmt.Errorf("brokers %s refuse the credentials: %w", strings.Join(t.cfg.brokers, ","), err)
+		where := strings.Join(t.cfg.brokers, ",")
+		switch {
+		case errors.Is(err, kerr.SaslAuthenticationFailed):
+			return fmt.Errorf("brokers %s refuse the credentials: %w", where, err)
+		case t.cfg.sasl != nil && errors.Is(err, io.EOF): // some say no by hanging up
+			return fmt.Errorf("brokers %s hang up while authenticating: they refuse the credentials, or want TLS: %w", where, err)
 		}
-		return fmt.Errorf("no broker of %s answers: %w", strings.Join(t.cfg.brokers, ","), errors.Join(transport.ErrUnavailable, err))
+		return fmt.Errorf("no broker of %s answers: %w", where, errors.Join(transport.ErrUnavailable, err))
 	}
 	var errs []error
 	for _, topic := range t.cfg.required {
@@ -142,7 +141,7 @@ func (t *Transport) Close() error {
 		wg.Go(func() { errs[i] = s.Close() })
 	}
 	wg.Wait()
-	t.client.Close()
+	t.closing.Do(t.closeProducers)
 	return errors.Join(errs...)
 }
 
