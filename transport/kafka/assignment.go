@@ -90,7 +90,7 @@ func (a *assignment) finish(offset int64) {
 	a.mark.Done(offset)
 	a.held--
 	cfg := a.member.transport.cfg
-	if a.full && a.held <= cfg.maxWaiting/2 && a.mark.Gap() <= cfg.maxGap/2 {
+	if a.full && a.held <= cfg.maxWaiting/2 && a.mark.Gap() < cfg.maxGap {
 		a.full = false
 		a.resume()
 		a.member.poke()
