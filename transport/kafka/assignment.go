@@ -9,6 +9,9 @@ import (
 	"github.com/seambus/seambus/transport"
 )
 
+// prefixBytes is how long an assignment's prefix is.
+const prefixBytes = 8
+
 // assignment is a partition while it is this member's. A partition that comes back is a new assignment.
 type assignment struct {
 	member *member
@@ -37,26 +40,29 @@ func newAssignment(m *member, st *stream, number int32, prefix string) *assignme
 	}
 }
 
-// add takes a record in. It reports false if the record is not after the one before: the log was cut off or made anew.
-func (a *assignment) add(rec *kgo.Record) bool {
+// add takes records in. It returns what is left where a record is not after the one before: the log was cut off or made
+// anew.
+func (a *assignment) add(recs []*kgo.Record) []*kgo.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.leaving {
-		return true
+		return nil
 	}
-	if rec.Offset <= a.last || !a.mark.Begin(rec.Offset) {
-		return false
-	}
-	a.last, a.epoch = rec.Offset, rec.LeaderEpoch
-	a.held++
 	cfg := a.member.transport.cfg
-	a.full = a.full || a.held >= cfg.maxWaiting || a.mark.Gap() >= cfg.maxGap
-	lane := ""
-	if key := orderKey(rec); len(key) > 0 {
-		lane = a.prefix + string(key)
+	for i, rec := range recs {
+		if rec.Offset <= a.last || !a.mark.Begin(rec.Offset) {
+			return recs[i:]
+		}
+		a.last, a.epoch = rec.Offset, rec.LeaderEpoch
+		a.held++
+		lane := ""
+		if key := orderKey(rec); len(key) > 0 {
+			lane = a.prefix + string(key)
+		}
+		_ = a.stream.lanes.TryAdd(lane, entry{Record: rec, assigned: a}) // closed lanes: the subscription is ending
 	}
-	_ = a.stream.lanes.TryAdd(lane, entry{Record: rec, assigned: a}) // closed lanes: the subscription is ending
-	return true
+	a.full = a.full || a.held >= cfg.maxWaiting || a.mark.Gap() >= cfg.maxGap
+	return nil
 }
 
 // enter says that d is in flight. It reports false if the partition is on its way out.

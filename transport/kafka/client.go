@@ -17,6 +17,8 @@ const (
 	dialTimeout = 5 * time.Second
 	// requestTimeout bounds an administrative request, resending included.
 	requestTimeout = 10 * time.Second
+	// fetchWait is how long a broker may wait for something to send, and a resumed partition for its turn.
+	fetchWait = 500 * time.Millisecond
 	// fetchBytes bounds what lies fetched and not yet taken, of all partitions of a broker together.
 	fetchBytes          = 8 << 20
 	fetchPartitionBytes = 1 << 20

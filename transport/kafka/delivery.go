@@ -110,7 +110,10 @@ func (w *worker) run(sub *subscription) {
 			return
 		}
 		taken.Item.deliveries++
-		if !w.deliver(sub, taken) {
+		sub.stream.busy.Add(1)
+		more := w.deliver(sub, taken)
+		sub.stream.busy.Add(-1)
+		if !more {
 			return
 		}
 	}
@@ -118,7 +121,7 @@ func (w *worker) run(sub *subscription) {
 
 // deliver hands out one message and settles it. It reports false when the worker is to end.
 func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool {
-	d := sub.deliveryOf(&taken.Item)
+	d := sub.deliveryOf(taken)
 	d.worker = w
 	defer d.End(context.Canceled)
 	if err := w.begin(d); err != nil {
@@ -158,9 +161,10 @@ func (w *worker) deliver(sub *subscription, taken *partition.Taken[entry]) bool 
 	return true
 }
 
-func (sub *subscription) deliveryOf(e *entry) *delivery {
+func (sub *subscription) deliveryOf(taken *partition.Taken[entry]) *delivery {
+	e := &taken.Item
 	d := &delivery{Delivery: transport.Delivery{
-		Topic: sub.stream.topic, Group: sub.stream.member.group, Key: string(orderKey(e.Record)),
+		Topic: sub.stream.topic, Group: sub.stream.member.group, Key: taken.Key[min(prefixBytes, len(taken.Key)):],
 		Partition: e.Partition, Deliveries: e.deliveries,
 	}}
 	d.Init(sub.values, time.Time{})

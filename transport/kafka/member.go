@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -18,8 +19,9 @@ import (
 )
 
 const (
-	// stall is how long fetching waits for a full partition before that partition is paused and the others go on. Pausing
-	// throws away what was fetched ahead, so it is for partitions that are stuck, not for those that are merely busy.
+	// stall is how long fetching waits for a full partition before it asks whether the workers have enough to do. Pausing
+	// throws away what was fetched ahead, and a resumed partition waits for the fetch under way to end, so it is for
+	// partitions that are stuck, not for those that are merely busy.
 	stall = 20 * time.Millisecond
 	// leaveTimeout bounds leaving a group whose broker does not answer.
 	leaveTimeout = 5 * time.Second
@@ -53,7 +55,13 @@ type stream struct {
 	topic  string
 	lanes  *partition.Lanes[entry]
 	subs   int // under the transport's lock
+
+	workers atomic.Int64 // that take messages
+	busy    atomic.Int64 // of them, those that have one
 }
+
+// saturated reports whether hardly a worker is idle, so that nothing is gained by taking more in.
+func (st *stream) saturated() bool { return 4*st.busy.Load() >= 3*st.workers.Load() }
 
 // join finds or makes the stream of a topic, and the group's member with it.
 func (t *Transport) join(group, topic string) (*stream, error) {
@@ -94,6 +102,7 @@ func newMember(t *Transport, group, topic string) (*member, error) {
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(fetchWait),
 		kgo.FetchMaxBytes(int32(max(fetchBytes, t.cfg.maxBytes+batchRoom))),
 		kgo.FetchMaxPartitionBytes(int32(max(fetchPartitionBytes, t.cfg.maxBytes+batchRoom))),
 		kgo.BrokerMaxReadBytes(int32(max(100<<20, 2*(t.cfg.maxBytes+batchRoom)))),
@@ -212,22 +221,18 @@ func (m *member) take(p kgo.FetchTopicPartition) {
 	if len(p.Records) == 0 {
 		return
 	}
+	where := []slog.Attr{slog.String("topic", p.Topic), slog.Int("partition", int(p.Partition))}
 	a := m.assignment(p.Topic, p.Partition)
-	for _, rec := range p.Records {
-		if a == nil {
-			m.log(slog.LevelError, "records of a partition that is not assigned", slog.String("topic", p.Topic), slog.Int("partition", int(p.Partition)))
-			return
-		}
-		if a.add(rec) {
-			continue
-		}
-		m.log(slog.LevelWarn, "the log goes back: it was cut off or made anew", slog.String("topic", p.Topic),
-			slog.Int("partition", int(p.Partition)), slog.Int64("offset", rec.Offset))
+	if a == nil {
+		m.log(slog.LevelError, "records of a partition that is not assigned", where...)
+		return
+	}
+	for left := a.add(p.Records); len(left) > 0 && a != nil; left = a.add(left) {
+		m.log(slog.LevelWarn, "the log goes back: it was cut off or made anew", append(where, slog.Int64("offset", left[0].Offset))...)
 		a.retire(transport.ErrLeaseLost)
 		a.cut()
-		a = m.assign(p.Topic, p.Partition)
-		if a != nil {
-			a.add(rec)
+		if a = m.assign(p.Topic, p.Partition); a == nil {
+			return
 		}
 	}
 }
@@ -256,35 +261,56 @@ func (m *member) assign(topic string, number int32) *assignment {
 	return a
 }
 
-// waitForRoom waits while a partition is full, but not for one that stays so: that one is paused. It reports false when the
-// member is closed.
+// waitForRoom waits while a partition is full and the workers have enough to do. If they have not, the full partition is
+// stuck behind some of its keys: it is paused, and the others go on. It reports false when the member is closed.
 func (m *member) waitForRoom() bool {
-	var timer *time.Timer
+	var ticker *time.Ticker
 	for {
-		var full []*assignment
-		for _, a := range m.assignments(nil) {
-			if a.blocks() {
-				full = append(full, a)
-			}
-		}
+		full := m.full()
 		if len(full) == 0 {
 			return m.ctx.Err() == nil
 		}
-		if timer == nil {
-			timer = time.NewTimer(stall)
-			defer timer.Stop()
+		if ticker == nil {
+			ticker = time.NewTicker(stall)
+			defer ticker.Stop()
 		}
 		select {
 		case <-m.room:
 		case <-m.ctx.Done():
 			return false
-		case <-timer.C:
+		case <-ticker.C:
+			if m.saturated() {
+				continue
+			}
 			for _, a := range full {
 				a.pause()
 			}
-			return true
 		}
 	}
+}
+
+func (m *member) full() (full []*assignment) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, of := range m.assigned {
+		for _, a := range of {
+			if a.blocks() {
+				full = append(full, a)
+			}
+		}
+	}
+	return full
+}
+
+func (m *member) saturated() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, st := range m.streams {
+		if !st.saturated() {
+			return false
+		}
+	}
+	return true
 }
 
 // poke says that a partition has become less full.

@@ -120,7 +120,13 @@ func newSubscription(ctx context.Context, st *stream, concurrency int) *subscrip
 		stream: st, out: make(chan *message.Message, concurrency),
 		values: context.WithoutCancel(ctx), workers: make([]worker, concurrency), stopped: make(chan struct{}),
 	}
-	sub.taking, sub.stopTaking = context.WithCancel(sub.values)
+	taking, stop := context.WithCancel(sub.values)
+	sub.taking = taking
+	st.workers.Add(int64(concurrency))
+	sub.stopTaking = sync.OnceFunc(func() {
+		stop()
+		st.workers.Add(-int64(concurrency))
+	})
 	for i := range sub.workers {
 		sub.workers[i].ended = make(chan struct{}, 1)
 		sub.running.Go(func() { sub.workers[i].run(sub) })

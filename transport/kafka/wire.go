@@ -58,30 +58,27 @@ func recordBytes(rec *kgo.Record) int {
 // decode makes a message of rec: any record can be one. It copies what a handler could change, since rec may be delivered
 // again.
 func decode(rec *kgo.Record) *message.Message {
-	metadata := make(message.Metadata, len(rec.Headers)+1)
-	id := ""
-	for _, h := range rec.Headers {
-		if h.Key == uuidHeader {
-			id = string(h.Value)
-			continue
-		}
-		metadata[h.Key] = string(h.Value)
-	}
-	if id == "" {
-		id = metadata[event.MetaID]
-	}
-	if id == "" {
-		id = position(rec)
-	}
-	if _, named := metadata[event.MetaPartitionKey]; !named && len(rec.Key) > 0 && isText(rec.Key) {
-		metadata[event.MetaPartitionKey] = string(rec.Key)
-	}
 	var payload message.Payload
 	if rec.Value != nil {
 		payload = append(make(message.Payload, 0, len(rec.Value)), rec.Value...)
 	}
-	msg := message.NewMessage(id, payload)
-	msg.Metadata = metadata
+	msg := message.NewMessage("", payload)
+	for _, h := range rec.Headers {
+		if h.Key == uuidHeader {
+			msg.UUID = string(h.Value)
+			continue
+		}
+		msg.Metadata[h.Key] = string(h.Value)
+	}
+	if msg.UUID == "" {
+		msg.UUID = msg.Metadata[event.MetaID]
+	}
+	if msg.UUID == "" {
+		msg.UUID = position(rec)
+	}
+	if len(rec.Key) > 0 && isText(rec.Key) && msg.Metadata[event.MetaPartitionKey] == "" {
+		msg.Metadata[event.MetaPartitionKey] = string(rec.Key)
+	}
 	return msg
 }
 
