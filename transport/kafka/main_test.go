@@ -21,7 +21,10 @@ import (
 	"github.com/seambus/seambus/transport/kafka"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The plain watermill-kafka service of the interoperability test brings a metrics library whose ticker runs for ever.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
+}
 
 // brokersVar names the real cluster that the tests run on instead of the one in this process.
 const brokersVar = "SEAMBUS_TEST_KAFKA_BROKERS"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/seambus/seambus/partition"
 	"github.com/seambus/seambus/transport"
@@ -342,154 +340,4 @@ func (m *member) assignments(parts map[string][]int32) []*assignment {
 		}
 	}
 	return all
-}
-
-func (m *member) onAssigned(parts map[string][]int32) {
-	<-m.ready
-	for topic, numbers := range parts {
-		for _, n := range numbers {
-			m.assign(topic, n)
-		}
-	}
-	if len(parts) > 0 {
-		m.log(slog.LevelDebug, "assigned", slog.Any("partitions", parts))
-	}
-}
-
-// onRevoked runs while the partitions are still this member's: what is finished in time is committed before they go.
-func (m *member) onRevoked(parts map[string][]int32) {
-	<-m.ready
-	revoked := m.assignments(parts)
-	if len(parts) == 0 || len(revoked) == 0 {
-		return
-	}
-	m.log(slog.LevelDebug, "revoked", slog.Any("partitions", parts))
-	timer := time.NewTimer(m.transport.cfg.grace)
-	defer timer.Stop()
-	idle := make([]<-chan struct{}, len(revoked))
-	for i, a := range revoked {
-		idle[i] = a.retire(transport.ErrLeaseLost)
-	}
-wait:
-	for _, settled := range idle {
-		select {
-		case <-settled:
-		default:
-			select {
-			case <-settled:
-			case <-timer.C:
-				break wait
-			}
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
-	defer cancel()
-	m.committing.Lock()
-	defer m.committing.Unlock()
-	if err := m.commit(ctx, revoked); err != nil {
-		m.log(slog.LevelWarn, "commit before release", slog.Any("error", err))
-	}
-	m.release(revoked)
-}
-
-// onLost runs when the partitions may be somebody else's already: nothing more can be committed.
-func (m *member) onLost(parts map[string][]int32) {
-	<-m.ready
-	lost := m.assignments(parts)
-	if len(lost) == 0 {
-		return
-	}
-	m.log(slog.LevelWarn, "lost", slog.Any("partitions", parts))
-	m.committing.Lock()
-	defer m.committing.Unlock()
-	for _, a := range lost {
-		a.retire(transport.ErrLeaseLost)
-	}
-	m.release(lost)
-}
-
-func (m *member) release(gone []*assignment) {
-	for _, a := range gone {
-		a.cut()
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, a := range gone {
-		if m.assigned[a.stream.topic][a.number] == a {
-			delete(m.assigned[a.stream.topic], a.number)
-		}
-	}
-}
-
-func (m *member) commitLoop() {
-	ticker := time.NewTicker(m.transport.cfg.commit)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-m.ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if err := m.commitAll(m.ctx); err != nil && m.ctx.Err() == nil {
-			m.log(slog.LevelWarn, "commit", slog.Any("error", err))
-		}
-	}
-}
-
-// commitNow commits what is finished.
-func (m *member) commitNow() error {
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
-	defer cancel()
-	return m.commitAll(ctx)
-}
-
-func (m *member) commitAll(ctx context.Context) error {
-	m.committing.Lock()
-	defer m.committing.Unlock()
-	return m.commit(ctx, m.assignments(nil))
-}
-
-// commit commits the watermarks of parts that have moved. committing is held.
-func (m *member) commit(ctx context.Context, parts []*assignment) error {
-	offsets := make(map[string]map[int32]kgo.EpochOffset)
-	for _, a := range parts {
-		at, moved := a.pending()
-		if !moved {
-			continue
-		}
-		if offsets[a.stream.topic] == nil {
-			offsets[a.stream.topic] = make(map[int32]kgo.EpochOffset)
-		}
-		offsets[a.stream.topic][a.number] = at
-	}
-	if len(offsets) == 0 {
-		return nil
-	}
-	var refused []error
-	m.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
-		if err != nil {
-			refused, offsets = []error{classify(err)}, nil
-			return
-		}
-		refused = dropRefused(offsets, resp)
-	})
-	for _, a := range parts {
-		if at, ok := offsets[a.stream.topic][a.number]; ok {
-			a.hasCommitted(at.Offset)
-		}
-	}
-	return errors.Join(refused...)
-}
-
-// dropRefused takes out of offsets what the broker refused to commit, and says why it did.
-func dropRefused(offsets map[string]map[int32]kgo.EpochOffset, resp *kmsg.OffsetCommitResponse) (refused []error) {
-	for _, t := range resp.Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				refused = append(refused, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, classify(err)))
-				delete(offsets[t.Topic], p.Partition)
-			}
-		}
-	}
-	return refused
 }
