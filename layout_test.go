@@ -24,6 +24,7 @@ var allowed = map[string][]string{
 	"transport/memory": {"event", "partition", "transport", "internal/crash", "internal/lazyctx"},
 	// What tests import is no layer: the failure script is played below the standard chain, whatever the transport.
 	"transport/transporttest":        {"event", "partition", "transport", "middleware"},
+	"transport/kafka":                {"event", "partition", "transport", "internal/lazyctx"},
 	"transport/sqs/internal/fakeaws": {},
 	"transport/sqs":                  {"event", "transport", "internal/crash", "internal/lazyctx"},
 	"middleware":                     {"event", "transport", "internal/errtext", "internal/lazyctx", "internal/tracing"},

@@ -43,6 +43,7 @@ func transports() []column {
 		{"memory", "transport/memory", "TestConformance", "default", nil},
 		{"memory, strict SQS", "transport/memory", "TestConformanceStrictSQS", "strict SQS", nil},
 		{"memory, strict Kafka", "transport/memory", "TestConformanceStrictKafka", "strict Kafka", nil},
+		{"Kafka", "transport/kafka", "TestConformance", "", map[string]string{testStorm: "TestSoakOfRebalances"}},
 		{"SQS", "transport/sqs", "TestConformance", "", sqsOwn},
 		{"SQS behind SNS", "transport/sqs", "TestConformanceBehindSNS", "", map[string]string{
 			testStorm: "", testWatermill: "", testWatermillInOrder: "",
