@@ -6,7 +6,7 @@ BENCHTIME ?= 1x
 # Sets the variables by which tests find the database servers, and starts those first.
 SERVERS = scripts/services up && eval "$$(scripts/services env)" &&
 
-.PHONY: help services test test-fast lint tidy-check generate generate-check guarantees guarantees-check examples bench-once ci
+.PHONY: help services test test-brokers test-fast lint tidy-check generate generate-check guarantees guarantees-check examples bench-once ci
 
 help: ## print this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,10 @@ services: ## start PostgreSQL and MariaDB for tests (installs them when run as r
 test: ## run every test with the race detector, in random order, on every database
 	$(SERVERS) $(GO) test -race -shuffle=on -timeout 15m ./...
 	$(GO) test -run TestIncidentsStream -timeout 5m ./examples/fulfillment
+
+test-brokers: ## run the transports' tests on a real Kafka and on two emulators of SQS (installs them)
+	scripts/services-kafka up && eval "$$(scripts/services-kafka env)" && $(GO) test -race -timeout 15m ./transport/kafka
+	scripts/services-sqs up && eval "$$(scripts/services-sqs env)" && $(GO) test -race -timeout 15m ./transport/sqs
 
 test-fast: ## run the tests without servers, root or race detector, in under 5 minutes
 	$(GO) test -short -timeout 5m ./...
