@@ -31,6 +31,7 @@ var allowed = map[string][]string{
 	"outbox":                         {"event", "partition", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/tracing", "internal/txhook"},
 	"outbox/pgxoutbox":               {"outbox", "internal/dialect"},
 	"outbox/wmsql":                   {"event", "partition", "internal/dialect"},
+	"inbox/pgxinbox":                 {"inbox"},
 	"inbox":                          {"event", "transport", "internal/crash", "internal/dialect", "internal/errtext", "internal/txhook"},
 	"bus":                            {"event", "transport", "middleware", "outbox", "inbox", "internal/tracing"},
 	"bus/bustest":                    {"bus", "event", "inbox", "internal/crash", "internal/dialect", "middleware", "outbox", "transport", "transport/memory"},

@@ -29,6 +29,7 @@ type Inbox struct {
 	config config
 	sql    *dialect.Inbox
 	stmts  statements
+	reach  bool // through the connection, to the driver
 
 	handled, duplicates, stale, held atomic.Int64
 
@@ -52,7 +53,8 @@ type Stats struct {
 }
 
 // New returns an inbox on db, whose driver decides the dialect. On SQLite it creates its tables; elsewhere `seambus
-// migrate` does. Errors name every invalid option.
+// migrate` does. On MySQL and MariaDB tx_isolation='READ-COMMITTED' (MySQL: transaction_isolation) in the data source name spares
+// a round trip an event. Errors name every invalid option.
 func New(db *sql.DB, opts ...Option) (*Inbox, error) {
 	cfg, err := newConfig(opts)
 	if db == nil {
@@ -81,7 +83,10 @@ func (in *Inbox) open(ctx context.Context) (err error) {
 	if err := d.Check(ctx, in.db, dialect.SetInbox); err != nil {
 		return err
 	}
-	in.sql = d.Inbox()
+	in.sql, in.reach = d.Inbox(), d.Name() == dialect.Postgres
+	if d.ReadsCommitted(ctx, in.db) {
+		in.sql.Isolation = sql.LevelDefault
+	}
 	for text, stmt := range map[string]**sql.Stmt{
 		in.sql.Claim: &in.stmts.claim, in.sql.ClaimAndAdvance: &in.stmts.claimAndAdvance, in.sql.ClaimAlways: &in.stmts.claimAlways, in.sql.Advance: &in.stmts.advance,
 	} {
@@ -104,11 +109,28 @@ func (in *Inbox) Stats() Stats {
 
 type scopeKey struct{}
 
+// scope is what a handler finds in its context.
+type scope struct {
+	tx   *sql.Tx
+	conn *sql.Conn // on PostgreSQL
+}
+
 // Tx returns the transaction in which ctx's handler runs, for the handler's own statements and for Record, or nil
 // outside of one. It is the inbox's to end: a handler that commits it or rolls it back has its event delivered again. It
 // must not be used once the handler has returned. A statement on the database itself instead of Tx is outside the
 // transaction, and over a pool of one connection, or against SQLite's one writer, waits for it in vain.
 func Tx(ctx context.Context) *sql.Tx {
-	tx, _ := ctx.Value(scopeKey{}).(*sql.Tx)
-	return tx
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return s.tx
+	}
+	return nil
+}
+
+// Conn returns the connection that [Tx] runs on, for packages that reach through it to the driver, as pgxinbox does: on
+// PostgreSQL, and nil elsewhere and outside a handler. It must be neither closed nor used once the handler has returned.
+func Conn(ctx context.Context) *sql.Conn {
+	if s, ok := ctx.Value(scopeKey{}).(*scope); ok {
+		return s.conn
+	}
+	return nil
 }

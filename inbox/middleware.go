@@ -53,6 +53,7 @@ type handling struct {
 	topic    string
 	env      *event.Envelope
 	tx       *sql.Tx
+	conn     *sql.Conn // that tx runs on, on PostgreSQL
 	verdict  verdict
 	replayed replayed // the parked event that this is, if it is one
 }
@@ -64,6 +65,7 @@ func (h *handling) run(msg *message.Message, next message.HandlerFunc) ([]*messa
 	if err := h.begin(); err != nil {
 		return nil, h.wrap("begin", err)
 	}
+	defer h.end()
 	// Without effect after a commit. A deferred call, so that a panic of the handler, which goes on from here, or a
 	// Goexit does not leave the transaction, and with it the database's one writer, to nobody.
 	defer func() { _ = h.tx.Rollback() }()
@@ -81,7 +83,7 @@ func (h *handling) run(msg *message.Message, next message.HandlerFunc) ([]*messa
 		}
 		return nil, crash.At(h.ctx, crash.InboxCommitted)
 	}
-	ctx, hooks := txhook.With(context.WithValue(h.ctx, scopeKey{}, h.tx))
+	ctx, hooks := txhook.With(context.WithValue(h.ctx, scopeKey{}, &scope{h.tx, h.conn}))
 	out, err := h.call(ctx, msg, next)
 	if err != nil {
 		return nil, err
@@ -120,8 +122,25 @@ func (h *handling) identify(msg *message.Message) (err error) {
 }
 
 func (h *handling) begin() (err error) {
-	h.tx, err = h.in.db.BeginTx(h.ctx, &sql.TxOptions{Isolation: h.in.sql.Isolation})
-	return err
+	options := &sql.TxOptions{Isolation: h.in.sql.Isolation}
+	if !h.in.reach {
+		h.tx, err = h.in.db.BeginTx(h.ctx, options)
+		return err
+	}
+	if h.conn, err = h.in.db.Conn(h.ctx); err != nil {
+		return err
+	}
+	if h.tx, err = h.conn.BeginTx(h.ctx, options); err != nil {
+		return errors.Join(err, h.conn.Close())
+	}
+	return nil
+}
+
+// end gives the connection back, after the transaction.
+func (h *handling) end() {
+	if h.conn != nil {
+		_ = h.conn.Close() // back to the pool, which finds out itself whether it is good
+	}
 }
 
 // claim writes the event's id and raises its key's version. Two copies meet at the first insert: the later one waits

@@ -42,3 +42,18 @@ func (d Dialect) Check(ctx context.Context, db *sql.DB, set string) error {
 	}
 	return nil
 }
+
+// ReadsCommitted reports whether the connections' transactions read what is committed unless told otherwise. Asking for it anew
+// costs MySQL a round trip for every transaction.
+func (d Dialect) ReadsCommitted(ctx context.Context, db *sql.DB) bool {
+	if d.name != MySQL {
+		return false
+	}
+	for _, variable := range []string{"@@transaction_isolation", "@@tx_isolation"} { // MySQL's name, MariaDB's
+		var level string
+		if db.QueryRowContext(ctx, "SELECT "+variable).Scan(&level) == nil {
+			return level == "READ-COMMITTED"
+		}
+	}
+	return false
+}
