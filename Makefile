@@ -19,8 +19,7 @@ test: ## run every test with the race detector, in random order, on every databa
 	$(GO) test -run TestIncidentsStream -timeout 5m ./examples/fulfillment
 
 test-brokers: ## run the transports' tests on a real Kafka and on two emulators of SQS (installs them)
-	scripts/services-kafka up && eval "$$(scripts/services-kafka env)" && $(GO) test -race -timeout 15m ./transport/kafka
-	scripts/services-sqs up && eval "$$(scripts/services-sqs env)" && $(GO) test -race -timeout 15m ./transport/sqs
+	scripts/services up kafka sqs && eval "$$(scripts/services env kafka sqs)" && $(GO) test -race -timeout 20m ./transport/kafka ./transport/sqs
 
 test-fast: ## run the tests without servers, root or race detector, in under 5 minutes
 	$(GO) test -short -timeout 5m ./...

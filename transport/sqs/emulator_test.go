@@ -103,6 +103,7 @@ func TestConformanceOnEmulatorsStraight(t *testing.T) {
 
 func emulated() transporttest.Harness {
 	return transporttest.Harness{
+		Patience: 2 * time.Minute, // moto looks once a second for a group that has become free
 		Declares: []transporttest.Feature{
 			transporttest.Bytes, transporttest.Delay, transporttest.Deliveries, transporttest.Crash, transporttest.Limits,
 		},
