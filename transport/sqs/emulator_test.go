@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,7 +81,11 @@ func TestConformanceOnEmulatorsBehindSNS(t *testing.T) {
 	onEmulators(t, func(t *testing.T, name string, cfg aws.Config) {
 		h := emulated()
 		if name == moto {
-			h.Declares = slices.DeleteFunc(h.Declares, func(f transporttest.Feature) bool { return f == transporttest.Bytes })
+			const fault = "moto answers 500 to a receive of what SNS delivered with a binary attribute"
+			h.Faults = map[string]string{
+				"bytes and headers arrive unchanged":                     fault,
+				"the failure script leaves the same trace as everywhere": fault, // its dead letters have many headers
+			}
 		}
 		h.Open = func(context.Context, transport.Transport) (transport.Transport, error) {
 			return sqs.New(awssqs.NewFromConfig(cfg), append(emulatorOptions(name), sqs.WithFanout(awssns.NewFromConfig(cfg)))...)

@@ -60,6 +60,9 @@ type Harness struct {
 	Crash func(t transport.Transport, group string) error
 	// Restart takes the broker away and brings it back.
 	Restart func(ctx context.Context) error
+	// Faults names the cases that a stand-in for the broker, an emulator, breaks by a fault of its own, with the fault, by which
+	// they are skipped. The broker itself has none.
+	Faults map[string]string
 	// Patience is how long to wait for what must come; 300 units if zero.
 	Patience time.Duration
 }
@@ -92,6 +95,11 @@ func (h *Harness) validate() error {
 		}
 		if !slices.Contains(features(), f) {
 			errs = append(errs, fmt.Errorf("harness: capability %q is declared, but the suite knows only %q", f, features()))
+		}
+	}
+	for name := range h.Faults {
+		if !slices.ContainsFunc(Cases(), func(c Case) bool { return c.Name == name }) {
+			errs = append(errs, fmt.Errorf("harness: a fault is named for %q, but the suite has no such case", name))
 		}
 	}
 	return errors.Join(errs...)
@@ -142,6 +150,9 @@ func Run(t *testing.T, h Harness) {
 		t.Run(c.Name, func(t *testing.T) {
 			if c.Needs != "" && !full.declares(c.Needs) {
 				t.Skipf("capability %q is not declared", c.Needs)
+			}
+			if fault := full.Faults[c.Name]; fault != "" {
+				t.Skip("the server's fault: " + fault)
 			}
 			if !full.Bubble {
 				t.Parallel()
