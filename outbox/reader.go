@@ -21,6 +21,7 @@ const (
 // reading is what only the reader knows.
 type reading struct {
 	cursor    int64 // every pending row up to here was seen, unless it became visible later
+	before    int64 // where the cursor was before it went back to the beginning
 	gapDue    time.Time
 	lastGap   time.Time
 	idle      time.Duration
@@ -34,6 +35,10 @@ type reading struct {
 	sweepFrom int64
 	sweepDue  time.Time
 	swept     bool
+	orders    int64 // what operators did until then is known
+	orderDue  time.Time
+	gapFull   bool // the last look behind the cursor found more than fits
+	lastOrder time.Time
 }
 
 // reader runs until ctx ends. Each round looks at everything that may be due and then sleeps until woken or until the next
@@ -74,10 +79,26 @@ func (r *relay) round(ctx context.Context, woken bool) (next time.Time, err erro
 	polling := !now.Before(rd.pollDue)
 	if woken || polling {
 		rd.gapDue = earliest(rd.gapDue, rd.lastGap.Add(gapEvery))
+		rd.orderDue = earliest(rd.orderDue, rd.lastOrder.Add(ordersEvery))
 	}
+	r.mu.Lock()
+	if rd.gapFull && r.room() > 0 {
+		rd.gapFull, rd.gapDue = false, earliest(rd.gapDue, rd.lastGap.Add(gapEvery))
+	}
+	r.mu.Unlock()
+	orders, err := r.ordered(ctx, now)
+	if err != nil {
+		return now, err
+	}
+	woken = woken || orders != rd.orders
 	ok, err := r.lease(ctx, now, woken)
 	if err != nil {
 		return now, err
+	}
+	if ok && orders != rd.orders {
+		if err := r.obey(ctx, orders); err != nil {
+			return now, err
+		}
 	}
 	found := 0
 	if !ok {
@@ -123,6 +144,9 @@ func (r *relay) next(now time.Time, active, polled bool) time.Time {
 	next := rd.pollDue
 	if !rd.gapDue.IsZero() {
 		next = earliest(next, rd.gapDue)
+	}
+	if !rd.orderDue.IsZero() {
+		next = earliest(next, rd.orderDue)
 	}
 	if !rd.sweepDue.IsZero() {
 		next = earliest(next, rd.sweepDue)
@@ -229,6 +253,12 @@ func (r *relay) readAll(ctx context.Context) (found int, err error) {
 	return found, nil
 }
 
+// rewind makes the reader begin anew. What it reads again may be in the relay's hands, and leave them meanwhile.
+func (r *relay) rewind() {
+	r.read.before = max(r.read.before, r.read.cursor)
+	r.read.cursor = 0
+}
+
 // readHeads takes in new rows. It reports whether there may be more to read at once.
 func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error) {
 	r.mu.Lock()
@@ -246,8 +276,17 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 			return 0, false, err
 		}
 	}
+	again := r.read.cursor < r.read.before
+	if again {
+		defer r.watchDrops()()
+	}
 	var rows []*dialect.Row
+	last, read := int64(0), 0
 	err = r.box.store.Heads(ctx, r.read.cursor, mask, limit, func(row *dialect.Row) bool {
+		last = row.Seq
+		if read++; again && r.here(row.Seq) {
+			return true
+		}
 		rows = append(rows, row)
 		budget -= len(row.Payload)
 		return budget > 0
@@ -255,16 +294,16 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	if err != nil {
 		return 0, false, err
 	}
-	if len(rows) > 0 {
+	if read > 0 {
 		if found, err = r.admit(ctx, rows); err != nil {
 			return found, false, err
 		}
-		r.read.cursor = rows[len(rows)-1].Seq
+		r.read.cursor = last
 		if r.read.gapDue.IsZero() {
 			r.read.gapDue = r.read.lastGap.Add(gapEvery)
 		}
 	}
-	more = len(rows) == limit || budget <= 0
+	more = read == limit || budget <= 0
 	if !more {
 		r.read.cursor = max(r.read.cursor, top) // what was pending up to there was in rows
 	}
@@ -291,9 +330,15 @@ func (r *relay) readGaps(ctx context.Context) (found int, err error) {
 		r.mu.Lock()
 		late := seqs[:0]
 		for _, seq := range seqs {
-			if r.flight[seq] == nil && len(late) < r.room() {
+			if r.flight[seq] == nil {
 				late = append(late, seq)
 			}
+		}
+		// What does not fit comes later, and before all that comes after it: it may be of one key.
+		full := len(late) > max(r.room(), 0)
+		if full {
+			late = late[:max(r.room(), 0)]
+			r.hungry = true
 		}
 		r.mu.Unlock()
 		if len(late) > 0 {
@@ -309,6 +354,10 @@ func (r *relay) readGaps(ctx context.Context) (found int, err error) {
 			if found += n; err != nil {
 				return found, err
 			}
+		}
+		if full {
+			r.read.gapFull = true
+			return found, nil
 		}
 		if len(seqs) < limit {
 			return found, nil

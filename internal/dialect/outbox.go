@@ -25,6 +25,7 @@ const (
 	Held      State = 1 // waits for its own next attempt, or behind an earlier row of its key
 	Failed    State = 2 // refused for good
 	Published State = 3
+	Discarded State = 4 // given up by an operator
 )
 
 // Row is one row of the outbox.
@@ -184,6 +185,8 @@ type Outbox interface {
 	Oldest(ctx context.Context) (time.Time, error)
 	// Depth counts rows.
 	Depth(ctx context.Context) (Depth, error)
+	// Orders counts what operators changed among the rows that wait, so that a relay looks at them again.
+	Orders(ctx context.Context) (int64, error)
 }
 
 // Swept is the result of one batch of a sweep.

@@ -37,11 +37,16 @@ WHERE seq IN (SELECT first FROM (SELECT min(seq) AS first FROM seambus_outbox {b
 WHERE {is blocked} AND state = 1 AND partition_key = '' AND ` + serverInRanges + ` GROUP BY topic`
 	serverAnyPending = `SELECT EXISTS (SELECT 1 FROM seambus_outbox {head} WHERE state = 0)`
 
-	// A held row counts by its own time; of the pending ones the first hundred are enough, since they are nearly in order.
+	// A held row counts by its own time; of the pending ones the first hundred are enough, since they are nearly in order. What
+	// is replayed waits since then.
 	serverOldest = `SELECT coalesce(max(age), -1) FROM (
   SELECT max({age created_at}) AS age FROM (
-    SELECT created_at FROM seambus_outbox {head} WHERE state = 0 ORDER BY seq LIMIT 100) AS first
-  UNION ALL SELECT max({age created_at}) FROM seambus_outbox {blocked} WHERE {is blocked} AND state = 1) AS ages`
+    SELECT created_at FROM seambus_outbox {head} WHERE state = 0 AND replayed_at IS NULL ORDER BY seq LIMIT 100) AS first
+  UNION ALL SELECT max({age created_at}) FROM (
+    SELECT replayed_at AS created_at FROM seambus_outbox {head} WHERE state = 0 AND replayed_at IS NOT NULL ORDER BY seq LIMIT 100) AS again
+  UNION ALL SELECT max({age created_at}) FROM (
+    SELECT coalesce(replayed_at, created_at) AS created_at FROM seambus_outbox {blocked} WHERE {is blocked} AND state = 1) AS waiting
+  ) AS ages`
 	serverDepth = `SELECT
   (SELECT count(*) FROM seambus_outbox {head} WHERE state = 0),
   (SELECT count(*) FROM seambus_outbox {blocked} WHERE {is blocked} AND state = 1),
@@ -77,7 +82,7 @@ func openServerOutbox(ctx context.Context, db *sql.DB, d Dialect, prefix string)
 		serverHeads, serverTop, serverStragglers, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
 		serverBlockedKeyless, serverAnyPending, serverOldest, serverDepth, serverInsertOne, serverAdopt, serverFence, serverMark,
 		serverRemove, serverHold, serverFail, serverLeases, serverJoin, serverBury, serverRelays, serverExtend, serverClaim,
-		serverRelease, serverLeave, serverQuit, serverSweepLock, serverWindow, serverSweep,
+		serverRelease, serverLeave, serverQuit, serverSweepLock, serverWindow, serverSweep, operatorChanges,
 	} {
 		o.texts[statement] = d.text(statement, prefix)
 	}
@@ -264,4 +269,9 @@ func (o *serverOutbox) Oldest(ctx context.Context) (time.Time, error) {
 func (o *serverOutbox) Depth(ctx context.Context) (d Depth, err error) {
 	err = o.db.QueryRowContext(ctx, o.text(serverDepth)).Scan(&d.Pending, &d.Held, &d.Failed)
 	return d, err
+}
+
+func (o *serverOutbox) Orders(ctx context.Context) (n int64, err error) {
+	err = o.db.QueryRowContext(ctx, o.text(operatorChanges)).Scan(&n)
+	return n, err
 }
