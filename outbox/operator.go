@@ -41,7 +41,7 @@ type Operator struct {
 }
 
 // NewOperator returns an operator for the outbox in db. Of the options [WithTablePrefix] and [WithRetention], which Sweep
-// goes by, count. The tables must be there, but for SQLite.
+// goes by, count. The tables must be there.
 func NewOperator(db *sql.DB, opts ...Option) (*Operator, error) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -54,7 +54,9 @@ func NewOperator(db *sql.DB, opts ...Option) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("outbox: new operator: %w", err)
 	}
-	store, _, err := openStore(db, cfg.prefix)
+	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+	defer cancel()
+	store, err := dialect.OpenOutbox(ctx, db, cfg.prefix)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: new operator: %w", err)
 	}

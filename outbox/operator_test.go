@@ -292,7 +292,12 @@ func TestSweepNow(t *testing.T) {
 
 func TestOrdersNeedSomebodyAndAReason(t *testing.T) {
 	t.Parallel()
-	op := newOperator(t, openDB(t))
+	db := openDB(t)
+	if _, err := outbox.NewOperator(db); err == nil {
+		t.Error("an operator for tables that are not there")
+	}
+	newBox(t, db, newFake())
+	op := newOperator(t, db)
 	_, err := op.Discard(t.Context(), outbox.Order{})
 	if err == nil || !strings.Contains(err.Error(), "by is") || !strings.Contains(err.Error(), "filter is empty") {
 		t.Errorf("got %v, want both named", err)

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seambus/seambus/internal/crash"
@@ -294,6 +295,12 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	if err != nil {
 		return 0, false, err
 	}
+	if r.read.cursor > 0 && slices.ContainsFunc(rows, func(row *dialect.Row) bool { return row.Generation > 0 }) {
+		// A replay may have begun behind the cursor: what it has there comes first.
+		if found, err = r.readGaps(ctx); err != nil || found > 0 || r.read.gapFull {
+			return found, err == nil && !r.read.gapFull, err
+		}
+	}
 	if read > 0 {
 		if found, err = r.admit(ctx, rows); err != nil {
 			return found, false, err
@@ -305,7 +312,7 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	}
 	more = read == limit || budget <= 0
 	if !more {
-		r.read.cursor = max(r.read.cursor, top) // what was pending up to there was in rows
+		r.read.cursor = max(r.read.cursor, top, r.read.before) // what was pending up to there was in rows
 	}
 	if !more && r.read.parked != nil {
 		r.mu.Lock()
@@ -316,54 +323,41 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 }
 
 // readGaps takes in pending rows behind the cursor that are in nobody's hands: of a transaction that took its number
-// early and committed late, or made pending again by an operator.
+// early and committed late, or made pending again by an operator. One query sees them all, or the first of them if they are too
+// many: of rows that were committed together an earlier one of the key must not be missed.
 func (r *relay) readGaps(ctx context.Context) (found int, err error) {
-	for after := int64(0); after < r.read.cursor; {
-		r.mu.Lock()
-		mask, limit := r.mask(), r.box.cfg.batch
-		r.mu.Unlock()
-		seqs, err := r.box.store.Stragglers(ctx, after, r.read.cursor, mask, limit)
-		if err != nil || len(seqs) == 0 {
-			return found, err
-		}
-		after = seqs[len(seqs)-1]
-		r.mu.Lock()
-		late := seqs[:0]
-		for _, seq := range seqs {
-			if r.flight[seq] == nil {
-				late = append(late, seq)
-			}
-		}
-		// What does not fit comes later, and before all that comes after it: it may be of one key.
-		full := len(late) > max(r.room(), 0)
-		if full {
-			late = late[:max(r.room(), 0)]
-			r.hungry = true
-		}
-		r.mu.Unlock()
-		if len(late) > 0 {
-			var rows []*dialect.Row
-			err := r.box.store.Load(ctx, late, func(row *dialect.Row) bool {
-				rows = append(rows, row)
-				return true
-			})
-			if err != nil {
-				return found, err
-			}
-			n, err := r.admit(ctx, rows)
-			if found += n; err != nil {
-				return found, err
-			}
-		}
-		if full {
-			r.read.gapFull = true
-			return found, nil
-		}
-		if len(seqs) < limit {
-			return found, nil
+	r.mu.Lock()
+	mask, room := r.mask(), max(r.room(), 0)
+	limit := len(r.flight) + room + 1
+	r.mu.Unlock()
+	seqs, err := r.box.store.Stragglers(ctx, 0, r.read.cursor, mask, limit)
+	if err != nil || len(seqs) == 0 {
+		return 0, err
+	}
+	r.mu.Lock()
+	late := seqs[:0]
+	for _, seq := range seqs {
+		if r.flight[seq] == nil {
+			late = append(late, seq)
 		}
 	}
-	return found, nil
+	if room = max(r.room(), 0); len(late) > room { // the rest comes later, and before all that comes after it
+		late = late[:room]
+		r.hungry, r.read.gapFull = true, true
+	}
+	r.mu.Unlock()
+	if len(late) == 0 {
+		return 0, nil
+	}
+	var rows []*dialect.Row
+	err = r.box.store.Load(ctx, late, func(row *dialect.Row) bool {
+		rows = append(rows, row)
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	return r.admit(ctx, rows)
 }
 
 // admit puts pending rows into their lanes, or out of the head where their key is blocked.

@@ -1,7 +1,8 @@
-// Command seambus is the operator's tool: it makes and inspects the tables of outbox and inbox, and decides about dead letters.
+// Command seambus is the operator's tool: it makes and inspects the tables of outbox and inbox, tells how
+// outboxes stand, and decides about their rows and about dead letters.
 //
 // Exit codes: 0 done; 1 it failed, and standard error says why; 2 wrong usage; 3 `migrate status` found steps that are not
-// applied.
+// applied; 4 no row of the outbox is what was asked for.
 package main
 
 import (
@@ -17,6 +18,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // registers the driver pgx
 	"github.com/spf13/cobra"
 	_ "modernc.org/sqlite" // registers the driver sqlite
+
+	"github.com/seambus/seambus/outbox"
 )
 
 // Exit codes, as the package comment documents them.
@@ -25,6 +28,7 @@ const (
 	exitFailed  = 1
 	exitUsage   = 2
 	exitPending = 3
+	exitNoRow   = 4
 )
 
 var (
@@ -50,7 +54,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	root.SetErr(errOut)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand())
+	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand(), outboxCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		root.PrintErrln("seambus:", err)
@@ -60,6 +64,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitOK
 	case errors.Is(err, errPending):
 		return exitPending
+	case errors.Is(err, outbox.ErrNoRow):
+		return exitNoRow
 	case errors.Is(err, errUsage):
 		return exitUsage
 	default:

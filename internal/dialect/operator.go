@@ -22,6 +22,7 @@ var operatorWords = map[Name]*strings.Replacer{
 		"{due}", "0",
 		"{unblock}", "",
 		"{lock}", "",
+		"{but the newest}", " AND seq < (SELECT max(seq) FROM seambus_outbox)",
 		"{by seq}", "",
 		"{ids}", sqliteAmong,
 		"{bytes}", "x''",
@@ -33,6 +34,7 @@ var operatorWords = map[Name]*strings.Replacer{
 		"{epoch at}", "CAST(extract(epoch FROM at) * 1000000 AS bigint)",
 		"{due}", "NULL",
 		"{lock}", "FOR UPDATE",
+		"{but the newest}", "",
 		"{bytes}", "''",
 	),
 	MySQL: strings.NewReplacer(
@@ -42,6 +44,7 @@ var operatorWords = map[Name]*strings.Replacer{
 		"{epoch at}", "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at)",
 		"{due}", "NULL",
 		"{lock}", "FOR UPDATE",
+		"{but the newest}", "",
 		"{bytes}", "''",
 	),
 }
@@ -56,7 +59,7 @@ const (
 	operatorChoose  = `SELECT seq, event_id` + operatorFrom
 	operatorCount   = `SELECT count(*)` + operatorFrom
 	operatorTop     = `SELECT coalesce(max(seq), 0) FROM seambus_outbox`
-	operatorOld     = `SELECT count(*) FROM seambus_outbox WHERE state >= 3 AND {epoch published_at} < ?`
+	operatorOld     = `SELECT count(*) FROM seambus_outbox WHERE state >= 3 AND {epoch published_at} < ?{but the newest}`
 	operatorChanges = `SELECT changes FROM seambus_outbox_locks WHERE name = 'operator'`
 
 	// Whoever changes waiting rows holds this row to the end: the count grows in the order of the commits.
@@ -93,9 +96,11 @@ func (a Action) from() []State {
 		return []State{Held, Failed}
 	case ActionReplay:
 		return []State{Published}
-	default:
+	case ActionDiscard, ActionErase:
 		return []State{Failed}
+	case ActionSweep:
 	}
+	return []State{Published, Discarded}
 }
 
 // RowFilter chooses rows; empty and zero fields choose all.
