@@ -26,6 +26,7 @@ type Outbox struct {
 	store     dialect.Outbox
 	transport transport.Transport
 	caps      transport.Capabilities
+	shared    bool // the database is a server's
 
 	wake    chan struct{} // one pending wake-up is enough: the relay looks at everything
 	burst   atomic.Int64  // look often until then, in microseconds
@@ -62,7 +63,7 @@ func New(db *sql.DB, t transport.Transport, opts ...Option) (*Outbox, error) {
 		cfg.poll = serverPoll
 	}
 	return &Outbox{
-		cfg: cfg, db: db, store: store, transport: t, caps: t.Capabilities(),
+		cfg: cfg, db: db, store: store, transport: t, caps: t.Capabilities(), shared: shared,
 		wake: make(chan struct{}, 1),
 	}, nil
 }

@@ -21,8 +21,9 @@ const (
 
 // reading is what only the reader knows.
 type reading struct {
-	cursor    int64 // every pending row up to here was seen, unless it became visible later
-	before    int64 // where the cursor was before it went back to the beginning
+	cursor    int64               // every pending row up to here was seen, unless it became visible later
+	before    int64               // where the cursor was before it went back to the beginning
+	holes     map[int64]time.Time // numbers up to the cursor that no row was seen under, and since when
 	gapDue    time.Time
 	lastGap   time.Time
 	idle      time.Duration
@@ -48,6 +49,7 @@ func (r *relay) reader(ctx, late context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	r.read.leaving = make(map[int]bool)
+	r.read.holes = make(map[int64]time.Time)
 	woken := true
 	for ctx.Err() == nil {
 		next, err := r.round(late, woken)
@@ -277,7 +279,7 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 			return 0, false, err
 		}
 	}
-	again := r.read.cursor < r.read.before
+	from, again := r.read.cursor, r.read.cursor < r.read.before
 	if again {
 		defer r.watchDrops()()
 	}
@@ -302,7 +304,11 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 		}
 	}
 	if read > 0 {
-		if found, err = r.admit(ctx, rows); err != nil {
+		if found, err = r.readHoles(ctx); err != nil {
+			return found, false, err
+		}
+		n, err := r.admit(ctx, rows)
+		if found += n; err != nil {
 			return found, false, err
 		}
 		r.read.cursor = last
@@ -313,6 +319,9 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	more = read == limit || budget <= 0
 	if !more {
 		r.read.cursor = max(r.read.cursor, top, r.read.before) // what was pending up to there was in rows
+	}
+	if err := r.noteHoles(ctx, from, rows); err != nil {
+		return found, false, err
 	}
 	if !more && r.read.parked != nil {
 		r.mu.Lock()
@@ -372,6 +381,7 @@ func (r *relay) admit(ctx context.Context, rows []*dialect.Row) (found int, err 
 	now := time.Now()
 	r.mu.Lock()
 	for _, row := range rows {
+		delete(r.read.holes, row.Seq)
 		if r.admitRow(row, now) {
 			found++
 		}

@@ -1,8 +1,9 @@
 // Command seambus is the operator's tool: it makes and inspects the tables of outbox and inbox, tells how
-// outboxes stand, and decides about their rows and about dead letters.
+// outboxes stand, decides about their rows and about dead letters, and proves the promises by drills.
 //
 // Exit codes: 0 done; 1 it failed, and standard error says why; 2 wrong usage; 3 `migrate status` found steps that are not
-// applied; 4 no row of the outbox is what was asked for.
+// applied; 4 no row of the outbox is what was asked for; 5 a drill found a
+// promise broken.
 package main
 
 import (
@@ -29,6 +30,7 @@ const (
 	exitUsage   = 2
 	exitPending = 3
 	exitNoRow   = 4
+	exitBroken  = 5
 )
 
 var (
@@ -54,7 +56,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	root.SetErr(errOut)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand(), outboxCommand())
+	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand(), outboxCommand(), drillCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		root.PrintErrln("seambus:", err)
@@ -66,6 +68,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitPending
 	case errors.Is(err, outbox.ErrNoRow):
 		return exitNoRow
+	case errors.Is(err, errBroken):
+		return exitBroken
 	case errors.Is(err, errUsage):
 		return exitUsage
 	default:

@@ -22,6 +22,7 @@ WHERE state = 0 AND seq > ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
 	serverTop        = `SELECT coalesce(max(seq), 0) FROM seambus_outbox`
 	serverStragglers = `SELECT seq FROM seambus_outbox {head}
 WHERE state = 0 AND seq > ? AND seq <= ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
+	serverDone    = `SELECT seq FROM seambus_outbox {by seq} WHERE seq > ? AND seq <= ? AND NOT (state = 0 AND ` + serverInRanges + `) ORDER BY seq`
 	serverLoad    = `SELECT ` + serverColumns + ` FROM seambus_outbox {by seq} WHERE state = 0 AND {ids} ORDER BY seq`
 	serverWaiting = `SELECT ` + serverColumns + ` FROM seambus_outbox {blocked}
 WHERE state IN (1, 2) AND state <= ? AND {this key} AND seq > ? ORDER BY seq LIMIT ?`
@@ -79,7 +80,7 @@ func openServerOutbox(ctx context.Context, db *sql.DB, d Dialect, prefix string)
 	}
 	o := &serverOutbox{db: db, d: d, prefix: prefix, texts: make(map[string]string)}
 	for _, statement := range []string{
-		serverHeads, serverTop, serverStragglers, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
+		serverHeads, serverTop, serverStragglers, serverDone, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
 		serverBlockedKeyless, serverAnyPending, serverOldest, serverDepth, serverInsertOne, serverAdopt, serverFence, serverMark,
 		serverRemove, serverHold, serverFail, serverLeases, serverJoin, serverBury, serverRelays, serverExtend, serverClaim,
 		serverRelease, serverLeave, serverQuit, serverSweepLock, serverWindow, serverSweep, operatorChanges,
@@ -144,7 +145,15 @@ func (o *serverOutbox) Top(ctx context.Context) (top int64, err error) {
 }
 
 func (o *serverOutbox) Stragglers(ctx context.Context, after, upTo int64, ranges Mask, limit int) (seqs []int64, err error) {
-	rows, err := o.db.QueryContext(ctx, o.text(serverStragglers), after, upTo, int64(ranges), limit)
+	return o.seqs(ctx, serverStragglers, after, upTo, int64(ranges), limit)
+}
+
+func (o *serverOutbox) Done(ctx context.Context, after, upTo int64, ranges Mask) ([]int64, error) {
+	return o.seqs(ctx, serverDone, after, upTo, int64(ranges))
+}
+
+func (o *serverOutbox) seqs(ctx context.Context, statement string, args ...any) (seqs []int64, err error) {
+	rows, err := o.db.QueryContext(ctx, o.text(statement), args...)
 	if err != nil {
 		return nil, err
 	}

@@ -215,3 +215,6 @@ func (o *sqliteOutbox) Orders(ctx context.Context) (n int64, err error) {
 	err = o.db.QueryRowContext(ctx, o.text(operatorChanges)).Scan(&n)
 	return n, err
 }
+
+// Done is empty: there is one writer at a time.
+func (o *sqliteOutbox) Done(context.Context, int64, int64, Mask) ([]int64, error) { return nil, nil }
