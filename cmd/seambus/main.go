@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	root.SetErr(errOut)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand(), outboxCommand(), drillCommand())
+	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand(), outboxCommand(), drillCommand(), metricsCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		root.PrintErrln("seambus:", err)

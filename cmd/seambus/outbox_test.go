@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -106,6 +107,13 @@ func outboxDay(t *testing.T, i *incident) {
 	i.await(1, "SELECT count(*) FROM seambus_outbox WHERE state = 1")
 	i.await(2, "SELECT count(*) FROM seambus_outbox WHERE state = 3")
 	status("0 1 1 true")
+	figures := i.command(exitOK, "metrics")
+	for _, want := range []string{`seambus_outbox_unpublished{outbox="seambus"} 1`, `seambus_outbox_failed{outbox="seambus"} 1`} {
+		if !strings.Contains(figures, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	checkMetrics(t, figures)
 
 	if out := i.command(exitOK, "outbox", "list", "--state", "failed"); !strings.Contains(out, "41-2") || !strings.Contains(out, "no such field") {
 		t.Error("the failed row or its reason is not listed")
@@ -168,5 +176,20 @@ func (i *incident) record(box *outbox.Outbox, events ...event.Event) {
 	err := box.InTx(i.t.Context(), func(tx *sql.Tx) error { return box.Record(i.t.Context(), tx, i.topic, events...) })
 	if err != nil {
 		i.t.Fatal(err)
+	}
+}
+
+// checkMetrics has Prometheus's own tool read the figures, where there is one.
+func checkMetrics(t *testing.T, figures string) {
+	t.Helper()
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Log("promtool is not there: the format is not checked")
+		return
+	}
+	c := exec.CommandContext(t.Context(), tool, "check", "metrics")
+	c.Stdin = strings.NewReader(figures)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("promtool: %v\n%s\n%s", err, out, figures)
 	}
 }
