@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/seambus/seambus/event"
+	"github.com/seambus/seambus/internal/dialect/dialecttest"
 	"github.com/seambus/seambus/outbox"
 	"github.com/seambus/seambus/transport"
 )
@@ -305,4 +306,18 @@ func TestOrdersNeedSomebodyAndAReason(t *testing.T) {
 	if _, err := op.Rows(t.Context(), outbox.Filter{State: "lost"}); err == nil {
 		t.Error("a state that is none was accepted")
 	}
+}
+
+func TestWithMigrateMakesTheTables(t *testing.T) {
+	t.Parallel()
+	dialecttest.EachServer(t, func(t *testing.T, d dialecttest.Database) {
+		db := d.Open(t)
+		if _, err := outbox.New(db, newFake(), outbox.WithTablePrefix("shop_")); err == nil {
+			t.Error("tables were made without being asked for")
+		}
+		for range 2 {
+			_, err := outbox.New(db, newFake(), outbox.WithTablePrefix("shop_"), outbox.WithMigrate())
+			check(t, err)
+		}
+	})
 }

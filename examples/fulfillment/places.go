@@ -20,7 +20,6 @@ import (
 	"github.com/seambus/seambus/examples/fulfillment/monolith"
 	"github.com/seambus/seambus/examples/fulfillment/report"
 	"github.com/seambus/seambus/examples/fulfillment/service"
-	"github.com/seambus/seambus/internal/dialect"
 )
 
 // places are the two databases: files of SQLite, schemas of PostgreSQL, or databases of MySQL or MariaDB.
@@ -95,28 +94,7 @@ func newSchemas(ctx context.Context, p places, drop bool) (places, func(), error
 		closeAll()
 		return p, nil, fmt.Errorf("--db: %w", err)
 	}
-	for _, name := range []string{p.monolith, p.service} {
-		if err := migrate(ctx, p, name); err != nil {
-			closeAll()
-			return p, nil, fmt.Errorf("--db: %w", err)
-		}
-	}
 	return p, closeAll, nil
-}
-
-// migrate does what `seambus migrate up` does.
-func migrate(ctx context.Context, p places, name string) error {
-	db, err := connect(p, name)
-	if err != nil {
-		return err
-	}
-	d, err := dialect.For(db)
-	for _, set := range []string{dialect.SetOutbox, dialect.SetInbox} {
-		if err == nil {
-			err = d.Migrate(ctx, db, set)
-		}
-	}
-	return errors.Join(err, db.Close())
 }
 
 // open opens an SQLite file. It has one writer at a time whatever is done, and one connection waits better than many.

@@ -67,11 +67,11 @@ func New(ctx context.Context, db DB, t transport.Transport) (*Monolith, error) {
 		return nil, fmt.Errorf("monolith: schema: %w", err)
 	}
 	box, err := outbox.New(db.DB, t, outbox.WithName("monolith"), outbox.WithSource("/monolith"),
-		outbox.WithLeaseTTL(takeover))
+		outbox.WithLeaseTTL(takeover), outbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}
-	in, err := inbox.New(db.DB)
+	in, err := inbox.New(db.DB, inbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}

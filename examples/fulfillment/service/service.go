@@ -66,11 +66,11 @@ func New(ctx context.Context, db DB, t transport.Transport, watch Watch) (*Servi
 		return nil, fmt.Errorf("service: schema: %w", err)
 	}
 	box, err := outbox.New(db.DB, t, outbox.WithName("fulfillment"), outbox.WithSource("/fulfillment"),
-		outbox.WithLeaseTTL(takeover))
+		outbox.WithLeaseTTL(takeover), outbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}
-	in, err := inbox.New(db.DB)
+	in, err := inbox.New(db.DB, inbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}
