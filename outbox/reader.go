@@ -297,18 +297,11 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	if err != nil {
 		return 0, false, err
 	}
-	if r.read.cursor > 0 && slices.ContainsFunc(rows, func(row *dialect.Row) bool { return row.Generation > 0 }) {
-		// A replay may have begun behind the cursor: what it has there comes first.
-		if found, err = r.readGaps(ctx); err != nil || found > 0 || r.read.gapFull {
-			return found, err == nil && !r.read.gapFull, err
-		}
+	if found, err = r.readEarlier(ctx, rows); err != nil || found > 0 || r.read.gapFull {
+		return found, err == nil && !r.read.gapFull, err
 	}
 	if read > 0 {
-		if found, err = r.readHoles(ctx); err != nil {
-			return found, false, err
-		}
-		n, err := r.admit(ctx, rows)
-		if found += n; err != nil {
+		if found, err = r.admit(ctx, rows); err != nil {
 			return found, false, err
 		}
 		r.read.cursor = last
@@ -329,6 +322,20 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 		r.mu.Unlock()
 	}
 	return found, more, nil
+}
+
+// readEarlier takes in what must come before rows that were just read beyond the cursor; if it finds any, they are read again.
+func (r *relay) readEarlier(ctx context.Context, rows []*dialect.Row) (found int, err error) {
+	if len(rows) == 0 || r.read.cursor == 0 {
+		return 0, nil
+	}
+	if slices.ContainsFunc(rows, func(row *dialect.Row) bool { return row.Generation > 0 }) {
+		// A replay may have begun behind the cursor.
+		if found, err = r.readGaps(ctx); err != nil || found > 0 {
+			return found, err
+		}
+	}
+	return r.readHoles(ctx)
 }
 
 // readGaps takes in pending rows behind the cursor that are in nobody's hands: of a transaction that took its number

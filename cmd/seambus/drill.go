@@ -85,7 +85,7 @@ func (f *drillFlags) run(c *cobra.Command, args []string) error {
 		}
 		results = append(results, r)
 		if !f.asJSON {
-			fmt.Fprintln(c.OutOrStdout(), r)
+			sayf(c.OutOrStdout(), "%s\n", r)
 		}
 	}
 	if f.asJSON {
@@ -125,7 +125,7 @@ func (f *drillFlags) scratch(ctx context.Context) (db *sql.DB, drop func() error
 	if err != nil {
 		return nil, nil, err
 	}
-	name := fmt.Sprintf("seambus_drill_%016x", rand.Uint64()) //nolint:gosec // a name, not a secret
+	name := fmt.Sprintf("seambus_drill_%016x", rand.Uint64())
 	create, remove, err := d.Scratch(name)
 	if err == nil {
 		_, err = server.ExecContext(ctx, create)

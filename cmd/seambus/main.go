@@ -86,3 +86,6 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 		return nil
 	}
 }
+
+// sayf writes for people. A write that fails is seen, where there is more to do, when the rest is written.
+func sayf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }

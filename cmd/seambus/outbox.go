@@ -171,9 +171,9 @@ func (f *outboxFlags) status(c *cobra.Command, _ []string) error {
 		return printJSON(c.OutOrStdout(), all)
 	}
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "OUTBOX\tPENDING\tHELD\tFAILED\tOLDEST UNPUBLISHED")
+	sayf(w, "OUTBOX\tPENDING\tHELD\tFAILED\tOLDEST UNPUBLISHED\n")
 	for _, s := range all {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%.1f s\n", s.Prefix, s.Pending, s.Held, s.Failed, s.OldestUnpublishedSeconds)
+		sayf(w, "%s\t%d\t%d\t%d\t%.1f s\n", s.Prefix, s.Pending, s.Held, s.Failed, s.OldestUnpublishedSeconds)
 	}
 	return w.Flush()
 }
@@ -227,9 +227,9 @@ func (f *outboxFlags) list(c *cobra.Command, op *outbox.Operator) error {
 		return printJSON(c.OutOrStdout(), rows)
 	}
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "SEQ\tSTATE\tTOPIC\tKEY\tTYPE\tID\tRECORDED\tATTEMPTS\tERROR")
+	sayf(w, "SEQ\tSTATE\tTOPIC\tKEY\tTYPE\tID\tRECORDED\tATTEMPTS\tERROR\n")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", r.Sequence, r.State, r.Topic, r.Key, r.Type, r.ID,
+		sayf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", r.Sequence, r.State, r.Topic, r.Key, r.Type, r.ID,
 			r.Recorded.Format(time.RFC3339), r.Attempts, strings.TrimSpace(fmt.Sprintf("%s %.60s", r.Class, r.Error)))
 	}
 	return w.Flush()
@@ -291,7 +291,7 @@ func (f *outboxFlags) decide(c *cobra.Command, act func(outbox.Order) (int64, er
 	if f.order.DryRun {
 		what = "would be done"
 	}
-	fmt.Fprintf(c.OutOrStdout(), "%s: %d\n", what, n)
+	sayf(c.OutOrStdout(), "%s: %d\n", what, n)
 	return nil
 }
 
@@ -304,9 +304,9 @@ func (f *outboxFlags) audit(c *cobra.Command, op *outbox.Operator) error {
 		return printJSON(c.OutOrStdout(), notes)
 	}
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "SEQ\tTIME\tBY\tWHY\tACTION\tROWS\tID\tCHOSEN")
+	sayf(w, "SEQ\tTIME\tBY\tWHY\tACTION\tROWS\tID\tCHOSEN\n")
 	for _, n := range notes {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", n.Sequence, n.Time.Format(time.RFC3339), n.By, n.Why, n.Action, n.Rows, n.ID, n.Chosen)
+		sayf(w, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", n.Sequence, n.Time.Format(time.RFC3339), n.By, n.Why, n.Action, n.Rows, n.ID, n.Chosen)
 	}
 	return w.Flush()
 }

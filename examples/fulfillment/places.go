@@ -113,36 +113,46 @@ const connections = 20
 
 // connect opens a schema of the server; an empty name is the URL's own.
 func connect(p places, name string) (*sql.DB, error) {
-	u, err := url.Parse(p.url)
-	if err != nil {
-		return nil, errors.New("not a URL, want postgres://user@host:port/database or mysql://user@host:port/database")
+	open := openPostgres
+	if p.kind == report.MySQL {
+		open = openMySQL
 	}
-	var db *sql.DB
-	if p.kind == report.Postgres {
-		cfg, err := pgx.ParseConfig(p.url)
-		if err != nil {
-			return nil, err
-		}
-		if name != "" {
-			cfg.RuntimeParams["search_path"] = name
-		}
-		db = stdlib.OpenDB(*cfg)
-	} else {
-		cfg := mysql.NewConfig()
-		cfg.Net, cfg.Addr, cfg.User, cfg.InterpolateParams = "tcp", u.Host, u.User.Username(), true
-		cfg.Passwd, _ = u.User.Password()
-		if cfg.DBName = name; name == "" {
-			cfg.DBName = strings.TrimPrefix(u.Path, "/")
-		}
-		connector, err := mysql.NewConnector(cfg)
-		if err != nil {
-			return nil, err
-		}
-		db = sql.OpenDB(connector)
+	db, err := open(p.url, name)
+	if err != nil {
+		return nil, err
 	}
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	return db, nil
+}
+
+func openPostgres(link, schema string) (*sql.DB, error) {
+	cfg, err := pgx.ParseConfig(link)
+	if err != nil {
+		return nil, err
+	}
+	if schema != "" {
+		cfg.RuntimeParams["search_path"] = schema
+	}
+	return stdlib.OpenDB(*cfg), nil
+}
+
+func openMySQL(link, database string) (*sql.DB, error) {
+	u, err := url.Parse(link)
+	if err != nil {
+		return nil, errors.New("not a URL, want mysql://user:password@host:port/")
+	}
+	cfg := mysql.NewConfig()
+	cfg.Net, cfg.Addr, cfg.User, cfg.InterpolateParams = "tcp", u.Host, u.User.Username(), true
+	cfg.Passwd, _ = u.User.Password()
+	if cfg.DBName = database; database == "" {
+		cfg.DBName = strings.TrimPrefix(u.Path, "/")
+	}
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(connector), nil
 }
 
 func (p places) open(name string) (*sql.DB, func(), error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,10 +78,7 @@ func (r *Result) String() string {
 	if r.P99During > 0 {
 		s += fmt.Sprintf("\n  order path p99: %.2f ms before the outage, %.2f ms during it", r.P99Before, r.P99During)
 	}
-	for _, b := range r.Broken {
-		s += "\n  BROKEN: " + b
-	}
-	return s
+	return strings.Join(append([]string{s}, r.Broken...), "\n  BROKEN: ")
 }
 
 type placed struct {
