@@ -6,7 +6,10 @@ BENCHTIME ?= 1x
 # Sets the variables by which tests find the database servers, and starts those first.
 SERVERS = scripts/services up && eval "$$(scripts/services env)" &&
 
-.PHONY: help services test test-brokers test-fast lint tidy-check generate generate-check guarantees guarantees-check examples bench-once ci
+# Where CI=true a missing promtool fails; elsewhere it is said.
+PROMTOOL = $$(scripts/services promtool)
+
+.PHONY: help services test test-brokers test-fast lint tidy-check generate generate-check guarantees guarantees-check alerts-check examples bench-once ci
 
 help: ## print this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +44,10 @@ guarantees: ## write the table of docs/guarantees.md anew, from the conformance 
 
 guarantees-check: ## fail if the table of docs/guarantees.md is not what the tests say
 	$(GO) run ./internal/guarantees -check
+
+alerts-check: ## fail if promtool does not accept docs/alerts.yml
+	@tool=$(PROMTOOL) || { [ "$$CI" != true ] && echo "alerts are not checked: no promtool" && exit 0; exit 1; }; \
+	$$tool check rules docs/alerts.yml && $$tool test rules docs/alerts_test.yml
 
 examples: ## run the examples
 	$(GO) run ./examples/fulfillment --orders 500

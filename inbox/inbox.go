@@ -75,7 +75,7 @@ func (in *Inbox) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if d.CreatesTables() {
+	if d.CreatesTables() || in.config.migrate {
 		if err := d.Migrate(ctx, in.db, dialect.SetInbox); err != nil {
 			return err
 		}

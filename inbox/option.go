@@ -25,6 +25,7 @@ type config struct {
 	retention time.Duration
 	interval  time.Duration
 	logger    *slog.Logger
+	migrate   bool
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -45,6 +46,16 @@ func WithRetention(d time.Duration) Option {
 			return fmt.Errorf("retention is %v, want at least 1s", d)
 		}
 		c.retention = d
+		return nil
+	})
+}
+
+// WithMigrate makes New create the tables, or bring them up to this release, on PostgreSQL and MySQL too, under a lock that all
+// processes share. The default leaves that to `seambus migrate up`, so that the program's database user needs no right to change
+// tables. On SQLite it changes nothing: tables are made there in any case.
+func WithMigrate() Option {
+	return option(func(c *config) error {
+		c.migrate = true
 		return nil
 	})
 }

@@ -49,6 +49,11 @@
 // with modernc.org/sqlite. WAL lets the relay read while others write; _txlock=immediate makes a transaction wait for its
 // turn at the start rather than fail in the middle. A pool of one connection (SetMaxOpenConns(1)) is the fastest.
 //
+// # Operators
+//
+// [Operator] tells how an outbox stands, and retries, discards, replays and sweeps its rows, with an audit; `seambus outbox` is its
+// command. It needs no relay and no broker.
+//
 // # Foreign writers
 //
 // A row inserted by anybody, in any language, is delivered: it needs event_id, topic, type, partition_key and payload, and

@@ -146,3 +146,36 @@ func ExampleOutbox_Run() {
 	fmt.Println(<-done)
 	// Output: <nil>
 }
+
+// An operator needs the database alone: here no relay runs.
+func ExampleOperator() {
+	db, cleanup := tempDB()
+	defer cleanup()
+	ctx := context.Background()
+	broker := memory.New()
+	defer broker.Close()
+	box, err := outbox.New(db, broker)
+	if err != nil {
+		panic(err)
+	}
+	err = box.InTx(ctx, func(tx *sql.Tx) error { return box.Record(ctx, tx, Orders, OrderPlaced{OrderID: 7}) })
+	if err != nil {
+		panic(err)
+	}
+
+	op, err := outbox.NewOperator(db)
+	if err != nil {
+		panic(err)
+	}
+	status, err := op.Status(ctx)
+	if err != nil {
+		panic(err)
+	}
+	rows, err := op.Rows(ctx, outbox.Filter{State: outbox.StatePending, Key: "7"})
+	if err != nil {
+		panic(err)
+	}
+	_, err = op.Discard(ctx, outbox.Order{Filter: outbox.Filter{Key: "7"}, By: "ann", Why: "ticket 7"})
+	fmt.Println(status.Pending, status.Failed, rows[0].Type, err)
+	// Output: 1 0 order.placed outbox: discard: no such row in the outbox
+}

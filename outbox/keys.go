@@ -135,7 +135,7 @@ func (r *relay) popDue(now time.Time) *keyState {
 	for len(r.due) > 0 && !r.due[0].due.After(now) {
 		ks, _ := heap.Pop(&r.due).(*keyState)
 		ks.queued = false
-		if r.keys[ks.laneKey] == ks && ks.blocked && !ks.failed && (ks.busy == 0 || ks.key == "") {
+		if r.keys[ks.laneKey] == ks && ks.blocked && !ks.failed && !ks.parked && (ks.busy == 0 || ks.key == "") {
 			return ks
 		}
 	}

@@ -115,7 +115,7 @@ func (r *relay) claimed(ctx context.Context, claim dialect.Claim, until time.Tim
 		r.mu.Lock()
 		r.restore(blocked)
 		r.mu.Unlock()
-		r.read.cursor = 0
+		r.rewind()
 	}
 	r.mu.Lock()
 	maps.Copy(r.tokens, claim.Tokens)
@@ -173,10 +173,7 @@ func (r *relay) restore(blocked []dialect.BlockedKey) {
 		if ks.failed = b.State == dialect.Failed; ks.failed {
 			ks.blocker = b.Seq
 		}
-		if !ks.parked {
-			ks.parked = true
-			r.read.parked = append(r.read.parked, ks)
-		}
+		r.park(ks)
 	}
 }
 

@@ -42,6 +42,7 @@ type config struct {
 	inFlight  int
 	policy    FailurePolicy
 	listener  ListenFunc
+	migrate   bool
 }
 
 func defaults() config {
@@ -96,6 +97,11 @@ func WithRetention(d time.Duration) Option { return option(func(c *config) { c.r
 // milliseconds. Rows of a dead relay go out within this time plus one poll. A relay that cannot reach the database for
 // this long loses its keys to another one, which repeats what was in flight.
 func WithLeaseTTL(d time.Duration) Option { return option(func(c *config) { c.leaseTTL = d }) }
+
+// WithMigrate makes New create the tables, or bring them up to this release, on PostgreSQL and MySQL too, under a lock that all
+// processes share. The default leaves that to `seambus migrate up`, so that the program's database user needs no right to change
+// tables. On SQLite it changes nothing: tables are made there in any case.
+func WithMigrate() Option { return option(func(c *config) { c.migrate = true }) }
 
 // WithPoll makes an idle relay look for rows every d, for rows that other processes record. It also keeps the relay's share
 // of the keys while it is idle. On PostgreSQL and MySQL the default is 200 milliseconds. On SQLite it is zero: a relay alone

@@ -26,6 +26,7 @@ type Outbox struct {
 	store     dialect.Outbox
 	transport transport.Transport
 	caps      transport.Capabilities
+	shared    bool // the database is a server's
 
 	wake    chan struct{} // one pending wake-up is enough: the relay looks at everything
 	burst   atomic.Int64  // look often until then, in microseconds
@@ -38,7 +39,7 @@ type Outbox struct {
 }
 
 // New returns the outbox in db whose relay publishes to t. All invalid options are reported together. With SQLite it
-// creates its tables; with any other database they must be there.
+// creates its tables; with any other database they must be there, or see [WithMigrate].
 func New(db *sql.DB, t transport.Transport, opts ...Option) (*Outbox, error) {
 	cfg := defaults()
 	for _, o := range opts {
@@ -54,7 +55,7 @@ func New(db *sql.DB, t transport.Transport, opts ...Option) (*Outbox, error) {
 	if err := errors.Join(append(errs, cfg.check())...); err != nil {
 		return nil, fmt.Errorf("outbox: new: %w", err)
 	}
-	store, shared, err := openStore(db, cfg.prefix)
+	store, shared, err := openStore(db, &cfg)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: new: %w", err)
 	}
@@ -62,7 +63,7 @@ func New(db *sql.DB, t transport.Transport, opts ...Option) (*Outbox, error) {
 		cfg.poll = serverPoll
 	}
 	return &Outbox{
-		cfg: cfg, db: db, store: store, transport: t, caps: t.Capabilities(),
+		cfg: cfg, db: db, store: store, transport: t, caps: t.Capabilities(), shared: shared,
 		wake: make(chan struct{}, 1),
 	}, nil
 }
@@ -73,19 +74,19 @@ const serverPoll = 200 * time.Millisecond
 // openTimeout bounds what New asks of the database.
 const openTimeout = 30 * time.Second
 
-func openStore(db *sql.DB, prefix string) (store dialect.Outbox, shared bool, err error) {
+func openStore(db *sql.DB, cfg *config) (store dialect.Outbox, shared bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	d, err := dialect.For(db)
 	if err != nil {
 		return nil, false, err
 	}
-	if d.CreatesTables() {
-		if err := d.MigrateAs(ctx, db, dialect.SetOutbox, prefix); err != nil {
+	if d.CreatesTables() || cfg.migrate {
+		if err := d.MigrateAs(ctx, db, dialect.SetOutbox, cfg.prefix); err != nil {
 			return nil, false, err
 		}
 	}
-	store, err = dialect.OpenOutbox(ctx, db, prefix)
+	store, err = dialect.OpenOutbox(ctx, db, cfg.prefix)
 	return store, d.Shared(), err
 }
 

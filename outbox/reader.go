@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seambus/seambus/internal/crash"
@@ -20,7 +21,9 @@ const (
 
 // reading is what only the reader knows.
 type reading struct {
-	cursor    int64 // every pending row up to here was seen, unless it became visible later
+	cursor    int64               // every pending row up to here was seen, unless it became visible later
+	before    int64               // where the cursor was before it went back to the beginning
+	holes     map[int64]time.Time // numbers up to the cursor that no row was seen under, and since when
 	gapDue    time.Time
 	lastGap   time.Time
 	idle      time.Duration
@@ -34,6 +37,10 @@ type reading struct {
 	sweepFrom int64
 	sweepDue  time.Time
 	swept     bool
+	orders    int64 // what operators did until then is known
+	orderDue  time.Time
+	gapFull   bool // the last look behind the cursor found more than fits
+	lastOrder time.Time
 }
 
 // reader runs until ctx ends. Each round looks at everything that may be due and then sleeps until woken or until the next
@@ -42,6 +49,7 @@ func (r *relay) reader(ctx, late context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	r.read.leaving = make(map[int]bool)
+	r.read.holes = make(map[int64]time.Time)
 	woken := true
 	for ctx.Err() == nil {
 		next, err := r.round(late, woken)
@@ -74,10 +82,26 @@ func (r *relay) round(ctx context.Context, woken bool) (next time.Time, err erro
 	polling := !now.Before(rd.pollDue)
 	if woken || polling {
 		rd.gapDue = earliest(rd.gapDue, rd.lastGap.Add(gapEvery))
+		rd.orderDue = earliest(rd.orderDue, rd.lastOrder.Add(ordersEvery))
 	}
+	r.mu.Lock()
+	if rd.gapFull && r.room() > 0 {
+		rd.gapFull, rd.gapDue = false, earliest(rd.gapDue, rd.lastGap.Add(gapEvery))
+	}
+	r.mu.Unlock()
+	orders, err := r.ordered(ctx, now)
+	if err != nil {
+		return now, err
+	}
+	woken = woken || orders != rd.orders
 	ok, err := r.lease(ctx, now, woken)
 	if err != nil {
 		return now, err
+	}
+	if ok && orders != rd.orders {
+		if err := r.obey(ctx, orders); err != nil {
+			return now, err
+		}
 	}
 	found := 0
 	if !ok {
@@ -123,6 +147,9 @@ func (r *relay) next(now time.Time, active, polled bool) time.Time {
 	next := rd.pollDue
 	if !rd.gapDue.IsZero() {
 		next = earliest(next, rd.gapDue)
+	}
+	if !rd.orderDue.IsZero() {
+		next = earliest(next, rd.orderDue)
 	}
 	if !rd.sweepDue.IsZero() {
 		next = earliest(next, rd.sweepDue)
@@ -229,6 +256,12 @@ func (r *relay) readAll(ctx context.Context) (found int, err error) {
 	return found, nil
 }
 
+// rewind makes the reader begin anew. What it reads again may be in the relay's hands, and leave them meanwhile.
+func (r *relay) rewind() {
+	r.read.before = max(r.read.before, r.read.cursor)
+	r.read.cursor = 0
+}
+
 // readHeads takes in new rows. It reports whether there may be more to read at once.
 func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error) {
 	r.mu.Lock()
@@ -246,8 +279,17 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 			return 0, false, err
 		}
 	}
+	from, again := r.read.cursor, r.read.cursor < r.read.before
+	if again {
+		defer r.watchDrops()()
+	}
 	var rows []*dialect.Row
+	last, read := int64(0), 0
 	err = r.box.store.Heads(ctx, r.read.cursor, mask, limit, func(row *dialect.Row) bool {
+		last = row.Seq
+		if read++; again && r.here(row.Seq) {
+			return true
+		}
 		rows = append(rows, row)
 		budget -= len(row.Payload)
 		return budget > 0
@@ -255,18 +297,24 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	if err != nil {
 		return 0, false, err
 	}
-	if len(rows) > 0 {
+	if found, err = r.readEarlier(ctx, rows); err != nil || found > 0 || r.read.gapFull {
+		return found, err == nil && !r.read.gapFull, err
+	}
+	if read > 0 {
 		if found, err = r.admit(ctx, rows); err != nil {
 			return found, false, err
 		}
-		r.read.cursor = rows[len(rows)-1].Seq
+		r.read.cursor = last
 		if r.read.gapDue.IsZero() {
 			r.read.gapDue = r.read.lastGap.Add(gapEvery)
 		}
 	}
-	more = len(rows) == limit || budget <= 0
+	more = read == limit || budget <= 0
 	if !more {
-		r.read.cursor = max(r.read.cursor, top) // what was pending up to there was in rows
+		r.read.cursor = max(r.read.cursor, top, r.read.before) // what was pending up to there was in rows
+	}
+	if err := r.noteHoles(ctx, from, rows); err != nil {
+		return found, false, err
 	}
 	if !more && r.read.parked != nil {
 		r.mu.Lock()
@@ -276,45 +324,56 @@ func (r *relay) readHeads(ctx context.Context) (found int, more bool, err error)
 	return found, more, nil
 }
 
-// readGaps takes in pending rows behind the cursor that are in nobody's hands: of a transaction that took its number
-// early and committed late, or made pending again by an operator.
-func (r *relay) readGaps(ctx context.Context) (found int, err error) {
-	for after := int64(0); after < r.read.cursor; {
-		r.mu.Lock()
-		mask, limit := r.mask(), r.box.cfg.batch
-		r.mu.Unlock()
-		seqs, err := r.box.store.Stragglers(ctx, after, r.read.cursor, mask, limit)
-		if err != nil || len(seqs) == 0 {
+// readEarlier takes in what must come before rows that were just read beyond the cursor; if it finds any, they are read again.
+func (r *relay) readEarlier(ctx context.Context, rows []*dialect.Row) (found int, err error) {
+	if len(rows) == 0 || r.read.cursor == 0 {
+		return 0, nil
+	}
+	if slices.ContainsFunc(rows, func(row *dialect.Row) bool { return row.Generation > 0 }) {
+		// A replay may have begun behind the cursor.
+		if found, err = r.readGaps(ctx); err != nil || found > 0 {
 			return found, err
 		}
-		after = seqs[len(seqs)-1]
-		r.mu.Lock()
-		late := seqs[:0]
-		for _, seq := range seqs {
-			if r.flight[seq] == nil && len(late) < r.room() {
-				late = append(late, seq)
-			}
-		}
-		r.mu.Unlock()
-		if len(late) > 0 {
-			var rows []*dialect.Row
-			err := r.box.store.Load(ctx, late, func(row *dialect.Row) bool {
-				rows = append(rows, row)
-				return true
-			})
-			if err != nil {
-				return found, err
-			}
-			n, err := r.admit(ctx, rows)
-			if found += n; err != nil {
-				return found, err
-			}
-		}
-		if len(seqs) < limit {
-			return found, nil
+	}
+	return r.readHoles(ctx)
+}
+
+// readGaps takes in pending rows behind the cursor that are in nobody's hands: of a transaction that took its number
+// early and committed late, or made pending again by an operator. One query sees them all, or the first of them if they are too
+// many: of rows that were committed together an earlier one of the key must not be missed.
+func (r *relay) readGaps(ctx context.Context) (found int, err error) {
+	r.mu.Lock()
+	mask, room := r.mask(), max(r.room(), 0)
+	limit := len(r.flight) + room + 1
+	r.mu.Unlock()
+	seqs, err := r.box.store.Stragglers(ctx, 0, r.read.cursor, mask, limit)
+	if err != nil || len(seqs) == 0 {
+		return 0, err
+	}
+	r.mu.Lock()
+	late := seqs[:0]
+	for _, seq := range seqs {
+		if r.flight[seq] == nil {
+			late = append(late, seq)
 		}
 	}
-	return found, nil
+	if room = max(r.room(), 0); len(late) > room { // the rest comes later, and before all that comes after it
+		late = late[:room]
+		r.hungry, r.read.gapFull = true, true
+	}
+	r.mu.Unlock()
+	if len(late) == 0 {
+		return 0, nil
+	}
+	var rows []*dialect.Row
+	err = r.box.store.Load(ctx, late, func(row *dialect.Row) bool {
+		rows = append(rows, row)
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	return r.admit(ctx, rows)
 }
 
 // admit puts pending rows into their lanes, or out of the head where their key is blocked.
@@ -329,6 +388,7 @@ func (r *relay) admit(ctx context.Context, rows []*dialect.Row) (found int, err 
 	now := time.Now()
 	r.mu.Lock()
 	for _, row := range rows {
+		delete(r.read.holes, row.Seq)
 		if r.admitRow(row, now) {
 			found++
 		}

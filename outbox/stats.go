@@ -27,7 +27,8 @@ type Stats struct {
 	Refused int64
 	// InFlight is the number of rows read and not yet marked.
 	InFlight int64
-	// Latency is the sum of the times from recording to acceptance by the transport, over all rows published.
+	// Latency is the sum of the times from recording to acceptance by the transport, over all rows published for the
+	// first time.
 	Latency time.Duration
 	// Paused is true while the broker is away and the relay only probes.
 	Paused bool

@@ -254,7 +254,7 @@ func unavailable(ctx context.Context, err error) bool {
 func (r *relay) succeeded(it *item, now time.Time) {
 	c := &r.box.count
 	c.attempts.Add(1)
-	if !it.row.Created.IsZero() {
+	if !it.row.Created.IsZero() && it.row.Generation == 0 {
 		c.latency.Add(int64(max(now.Sub(it.row.Created), 0)))
 	}
 	it.sent = true

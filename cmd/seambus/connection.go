@@ -51,7 +51,18 @@ func (f *connection) open(ctx context.Context, d dialect.Dialect) (*sql.DB, erro
 }
 
 // withInbox runs fn on the inbox of the database.
-func (f *connection) withInbox(ctx context.Context, fn func(*inbox.Inbox) error) (err error) {
+func (f *connection) withInbox(ctx context.Context, fn func(*inbox.Inbox) error) error {
+	return f.withDB(ctx, func(db *sql.DB) error {
+		in, err := inbox.New(db)
+		if err != nil {
+			return err
+		}
+		return fn(in)
+	})
+}
+
+// withDB runs fn on the database.
+func (f *connection) withDB(ctx context.Context, fn func(*sql.DB) error) (err error) {
 	d, err := f.named()
 	if err != nil {
 		return err
@@ -61,9 +72,5 @@ func (f *connection) withInbox(ctx context.Context, fn func(*inbox.Inbox) error)
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	in, err := inbox.New(db)
-	if err != nil {
-		return err
-	}
-	return fn(in)
+	return fn(db)
 }

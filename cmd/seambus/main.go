@@ -1,7 +1,9 @@
-// Command seambus is the operator's tool: it makes and inspects the tables of outbox and inbox, and decides about dead letters.
+// Command seambus is the operator's tool: it makes and inspects the tables of outbox and inbox, tells how
+// outboxes stand, decides about their rows and about dead letters, and proves the promises by drills.
 //
 // Exit codes: 0 done; 1 it failed, and standard error says why; 2 wrong usage; 3 `migrate status` found steps that are not
-// applied.
+// applied; 4 no row of the outbox is what was asked for; 5 a drill found a
+// promise broken.
 package main
 
 import (
@@ -17,6 +19,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // registers the driver pgx
 	"github.com/spf13/cobra"
 	_ "modernc.org/sqlite" // registers the driver sqlite
+
+	"github.com/seambus/seambus/outbox"
 )
 
 // Exit codes, as the package comment documents them.
@@ -25,6 +29,8 @@ const (
 	exitFailed  = 1
 	exitUsage   = 2
 	exitPending = 3
+	exitNoRow   = 4
+	exitBroken  = 5
 )
 
 var (
@@ -50,7 +56,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	root.SetErr(errOut)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand())
+	root.AddCommand(migrateCommand(), deadLetterCommand(), inboxCommand(), outboxCommand(), drillCommand(), metricsCommand())
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		root.PrintErrln("seambus:", err)
@@ -60,6 +66,10 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitOK
 	case errors.Is(err, errPending):
 		return exitPending
+	case errors.Is(err, outbox.ErrNoRow):
+		return exitNoRow
+	case errors.Is(err, errBroken):
+		return exitBroken
 	case errors.Is(err, errUsage):
 		return exitUsage
 	default:
@@ -76,3 +86,6 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 		return nil
 	}
 }
+
+// sayf writes for people. A write that fails is seen, where there is more to do, when the rest is written.
+func sayf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }

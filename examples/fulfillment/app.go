@@ -2,14 +2,9 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	_ "modernc.org/sqlite" // the driver
 
 	"github.com/seambus/seambus/examples/fulfillment/chaos"
 	"github.com/seambus/seambus/examples/fulfillment/contract"
@@ -22,7 +17,7 @@ import (
 // app is the two sides and the broker between them.
 type app struct {
 	options  options
-	files    files
+	places   places
 	broker   *memory.Transport
 	faults   *chaos.Chaos // nil without chaos
 	clock    *clock
@@ -31,45 +26,6 @@ type app struct {
 	service  *service.Service
 
 	elsewhere int64 `wire:"-"` // rows recorded here that others published, or that were known before
-}
-
-// files are the two databases.
-type files struct{ monolith, service string }
-
-// newFiles chooses where they are: where the user wants to keep them, or in a directory that goes with the program.
-func newFiles(o options) (files, func(), error) {
-	dir, remove := o.keep, func() {}
-	if dir == "" {
-		tmp, err := os.MkdirTemp("", "fulfillment-")
-		if err != nil {
-			return files{}, nil, fmt.Errorf("databases: %w", err)
-		}
-		dir, remove = tmp, func() { _ = os.RemoveAll(tmp) } // what is left of it is the system's to clean
-	} else if err := os.MkdirAll(dir, 0o755); err != nil {
-		return files{}, nil, fmt.Errorf("--keep: %w", err)
-	}
-	return files{monolith: filepath.Join(dir, "monolith.db"), service: filepath.Join(dir, "service.db")}, remove, nil
-}
-
-// open opens an SQLite file. It has one writer at a time whatever is done, and one connection waits better than many.
-func open(path string) (*sql.DB, func(), error) {
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"+
-		"&_pragma=busy_timeout(10000)&_pragma=wal_autocheckpoint(4000)&_txlock=immediate")
-	if err != nil {
-		return nil, nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	db.SetMaxOpenConns(1)
-	return db, func() { _ = db.Close() }, nil
-}
-
-func newMonolithDB(f files) (monolith.DB, func(), error) {
-	db, closeDB, err := open(f.monolith)
-	return monolith.DB{DB: db}, closeDB, err
-}
-
-func newServiceDB(f files) (service.DB, func(), error) {
-	db, closeDB, err := open(f.service)
-	return service.DB{DB: db}, closeDB, err
 }
 
 func newBroker() (*memory.Transport, func()) {

@@ -15,6 +15,7 @@ type options struct {
 	seed   uint64
 	orders int
 	keep   string
+	db     string
 }
 
 const usage = `Watch orders leave a monolith's database and be applied by a separate service.
@@ -43,6 +44,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.Uint64Var(&o.seed, "seed", 1, "what generated orders and faults are drawn from")
 	fs.IntVar(&o.orders, "orders", 2000, "how many orders to generate")
 	fs.StringVar(&o.keep, "keep", "", "keep the databases in `DIR` and go on with what is there")
+	fs.StringVar(&o.db, "db", "", "the database `URL`: sqlite://DIR, postgres://… or mysql://user:password@host:port/; on a server two schemas, or databases, "+
+		"are made, and dropped at the end unless --keep names them: seambus_KEEP_monolith and _service")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return o, err

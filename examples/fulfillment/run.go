@@ -59,7 +59,7 @@ func (a *app) run(ctx, stop context.Context, src source, show *progress) (*repor
 		r.Chaos = a.faults.Counts()
 	}
 	r.EventsPerSecond = float64(in.Handled) / took.Seconds()
-	return r, r.Query(ctx, a.db.DB, a.files.service)
+	return r, r.Query(ctx, a.db.DB, a.places.kind, a.places.monolith, a.places.service)
 }
 
 // produce is the monolith at work: one transaction for each change.

@@ -10,6 +10,6 @@ import (
 
 // assemble makes both sides from the command line.
 func assemble(ctx context.Context, o options) (*app, func(), error) {
-	wire.Build(newFiles, newMonolithDB, newServiceDB, newBroker, newChaos, newClock, newMonolith, newService, wire.Struct(new(app), "*"))
+	wire.Build(newPlaces, newMonolithDB, newServiceDB, newBroker, newChaos, newClock, newMonolith, newService, wire.Struct(new(app), "*"))
 	return nil, nil, nil
 }

@@ -18,14 +18,14 @@ import (
 
 // assemble makes both sides from the command line.
 func assemble(ctx context.Context, o options) (*app, func(), error) {
-	mainFiles, cleanup, err := newFiles(o)
+	mainPlaces, cleanup, err := newPlaces(ctx, o)
 	if err != nil {
 		return nil, nil, err
 	}
 	transport, cleanup2 := newBroker()
 	chaos := newChaos(o, transport)
 	mainClock := newClock()
-	db, cleanup3, err := newMonolithDB(mainFiles)
+	db, cleanup3, err := newMonolithDB(mainPlaces)
 	if err != nil {
 		cleanup2()
 		cleanup()
@@ -38,7 +38,7 @@ func assemble(ctx context.Context, o options) (*app, func(), error) {
 		cleanup()
 		return nil, nil, err
 	}
-	serviceDB, cleanup4, err := newServiceDB(mainFiles)
+	serviceDB, cleanup4, err := newServiceDB(mainPlaces)
 	if err != nil {
 		cleanup3()
 		cleanup2()
@@ -55,7 +55,7 @@ func assemble(ctx context.Context, o options) (*app, func(), error) {
 	}
 	mainApp := &app{
 		options:  o,
-		files:    mainFiles,
+		places:   mainPlaces,
 		broker:   transport,
 		faults:   chaos,
 		clock:    mainClock,

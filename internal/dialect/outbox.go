@@ -25,6 +25,7 @@ const (
 	Held      State = 1 // waits for its own next attempt, or behind an earlier row of its key
 	Failed    State = 2 // refused for good
 	Published State = 3
+	Discarded State = 4 // given up by an operator
 )
 
 // Row is one row of the outbox.
@@ -141,6 +142,9 @@ type Outbox interface {
 	Top(ctx context.Context) (int64, error)
 	// Stragglers returns the sequence numbers of the pending rows up to seq, as Heads would choose them, at most limit.
 	Stragglers(ctx context.Context, after, upTo int64, ranges Mask, limit int) ([]int64, error)
+	// Done returns the sequence numbers after one and up to another that rows are under which are not to be published by whoever
+	// has the ranges. It has none on SQLite, where all rows appear in their order.
+	Done(ctx context.Context, after, upTo int64, ranges Mask) ([]int64, error)
 	// Load calls yield for the rows that are still pending, in order.
 	Load(ctx context.Context, seqs []int64, yield func(*Row) bool) error
 	// Waiting calls yield for a key's held rows after seq, in order; with failed also for its failed rows.
@@ -184,6 +188,8 @@ type Outbox interface {
 	Oldest(ctx context.Context) (time.Time, error)
 	// Depth counts rows.
 	Depth(ctx context.Context) (Depth, error)
+	// Orders counts what operators changed among the rows that wait, so that a relay looks at them again.
+	Orders(ctx context.Context) (int64, error)
 }
 
 // Swept is the result of one batch of a sweep.

@@ -22,6 +22,7 @@ WHERE state = 0 AND seq > ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
 	serverTop        = `SELECT coalesce(max(seq), 0) FROM seambus_outbox`
 	serverStragglers = `SELECT seq FROM seambus_outbox {head}
 WHERE state = 0 AND seq > ? AND seq <= ? AND ` + serverInRanges + ` ORDER BY seq LIMIT ?`
+	serverDone    = `SELECT seq FROM seambus_outbox {by seq} WHERE seq > ? AND seq <= ? AND NOT (state = 0 AND ` + serverInRanges + `) ORDER BY seq`
 	serverLoad    = `SELECT ` + serverColumns + ` FROM seambus_outbox {by seq} WHERE state = 0 AND {ids} ORDER BY seq`
 	serverWaiting = `SELECT ` + serverColumns + ` FROM seambus_outbox {blocked}
 WHERE state IN (1, 2) AND state <= ? AND {this key} AND seq > ? ORDER BY seq LIMIT ?`
@@ -37,11 +38,16 @@ WHERE seq IN (SELECT first FROM (SELECT min(seq) AS first FROM seambus_outbox {b
 WHERE {is blocked} AND state = 1 AND partition_key = '' AND ` + serverInRanges + ` GROUP BY topic`
 	serverAnyPending = `SELECT EXISTS (SELECT 1 FROM seambus_outbox {head} WHERE state = 0)`
 
-	// A held row counts by its own time; of the pending ones the first hundred are enough, since they are nearly in order.
+	// A held row counts by its own time; of the pending ones the first hundred are enough, since they are nearly in order. What
+	// is replayed waits since then.
 	serverOldest = `SELECT coalesce(max(age), -1) FROM (
   SELECT max({age created_at}) AS age FROM (
-    SELECT created_at FROM seambus_outbox {head} WHERE state = 0 ORDER BY seq LIMIT 100) AS first
-  UNION ALL SELECT max({age created_at}) FROM seambus_outbox {blocked} WHERE {is blocked} AND state = 1) AS ages`
+    SELECT created_at FROM seambus_outbox {head} WHERE state = 0 AND replayed_at IS NULL ORDER BY seq LIMIT 100) AS first
+  UNION ALL SELECT max({age created_at}) FROM (
+    SELECT replayed_at AS created_at FROM seambus_outbox {head} WHERE state = 0 AND replayed_at IS NOT NULL ORDER BY seq LIMIT 100) AS again
+  UNION ALL SELECT max({age created_at}) FROM (
+    SELECT coalesce(replayed_at, created_at) AS created_at FROM seambus_outbox {blocked} WHERE {is blocked} AND state = 1) AS waiting
+  ) AS ages`
 	serverDepth = `SELECT
   (SELECT count(*) FROM seambus_outbox {head} WHERE state = 0),
   (SELECT count(*) FROM seambus_outbox {blocked} WHERE {is blocked} AND state = 1),
@@ -74,10 +80,10 @@ func openServerOutbox(ctx context.Context, db *sql.DB, d Dialect, prefix string)
 	}
 	o := &serverOutbox{db: db, d: d, prefix: prefix, texts: make(map[string]string)}
 	for _, statement := range []string{
-		serverHeads, serverTop, serverStragglers, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
+		serverHeads, serverTop, serverStragglers, serverDone, serverLoad, serverWaiting, serverRetrying, serverNextRetry, serverBlocked,
 		serverBlockedKeyless, serverAnyPending, serverOldest, serverDepth, serverInsertOne, serverAdopt, serverFence, serverMark,
 		serverRemove, serverHold, serverFail, serverLeases, serverJoin, serverBury, serverRelays, serverExtend, serverClaim,
-		serverRelease, serverLeave, serverQuit, serverSweepLock, serverWindow, serverSweep,
+		serverRelease, serverLeave, serverQuit, serverSweepLock, serverWindow, serverSweep, operatorChanges,
 	} {
 		o.texts[statement] = d.text(statement, prefix)
 	}
@@ -139,7 +145,15 @@ func (o *serverOutbox) Top(ctx context.Context) (top int64, err error) {
 }
 
 func (o *serverOutbox) Stragglers(ctx context.Context, after, upTo int64, ranges Mask, limit int) (seqs []int64, err error) {
-	rows, err := o.db.QueryContext(ctx, o.text(serverStragglers), after, upTo, int64(ranges), limit)
+	return o.seqs(ctx, serverStragglers, after, upTo, int64(ranges), limit)
+}
+
+func (o *serverOutbox) Done(ctx context.Context, after, upTo int64, ranges Mask) ([]int64, error) {
+	return o.seqs(ctx, serverDone, after, upTo, int64(ranges))
+}
+
+func (o *serverOutbox) seqs(ctx context.Context, statement string, args ...any) (seqs []int64, err error) {
+	rows, err := o.db.QueryContext(ctx, o.text(statement), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -264,4 +278,9 @@ func (o *serverOutbox) Oldest(ctx context.Context) (time.Time, error) {
 func (o *serverOutbox) Depth(ctx context.Context) (d Depth, err error) {
 	err = o.db.QueryRowContext(ctx, o.text(serverDepth)).Scan(&d.Pending, &d.Held, &d.Failed)
 	return d, err
+}
+
+func (o *serverOutbox) Orders(ctx context.Context) (n int64, err error) {
+	err = o.db.QueryRowContext(ctx, o.text(operatorChanges)).Scan(&n)
+	return n, err
 }

@@ -288,10 +288,10 @@ func (o *serverOutbox) Leave(ctx context.Context, owner string) error {
 
 const (
 	serverSweepLock = `SELECT name FROM seambus_outbox_locks WHERE name = 'sweep' FOR UPDATE SKIP LOCKED`
-	serverWindow    = `SELECT coalesce(max(seq), 0), count(*), max(CASE WHEN state = 3 AND published_at >= {ago} THEN {age published_at} END),
-  coalesce(sum(CASE WHEN state = 3 AND published_at < {ago} THEN 1 ELSE 0 END), 0)
+	serverWindow    = `SELECT coalesce(max(seq), 0), count(*), max(CASE WHEN state >= 3 AND published_at >= {ago} THEN {age published_at} END),
+  coalesce(sum(CASE WHEN state >= 3 AND published_at < {ago} THEN 1 ELSE 0 END), 0)
 FROM (SELECT seq, state, published_at FROM seambus_outbox {by seq} WHERE seq > ? ORDER BY seq LIMIT ?) AS part`
-	serverSweep = `{delete by seq} WHERE seq > ? AND seq <= ? AND state = 3 AND published_at < {ago}`
+	serverSweep = `{delete by seq} WHERE seq > ? AND seq <= ? AND state >= 3 AND published_at < {ago}`
 )
 
 // Sweep reads before it locks: most windows have nothing to delete. Whoever finds another sweeper at work leaves it to that one.

@@ -55,14 +55,16 @@ WHERE state IN (1, 2) AND state = 1 AND partition_key = '' AND ` + sqliteInRange
   error_class = ?, last_error = ? WHERE seq = ? AND state IN (0, 1)` + sqliteFenced
 
 	sqliteWindow = `SELECT coalesce(max(seq), 0), count(*),
-  coalesce(min(CASE WHEN state = 3 AND published_at >= ?3 THEN published_at END), 0)
+  coalesce(min(CASE WHEN state >= 3 AND published_at >= ?3 THEN published_at END), 0)
 FROM (SELECT seq, state, published_at FROM seambus_outbox WHERE seq > ?1 ORDER BY seq LIMIT ?2)`
-	sqliteSweep = `DELETE FROM seambus_outbox WHERE seq > ?1 AND seq <= ?2 AND state = 3 AND published_at < ?3
+	sqliteSweep = `DELETE FROM seambus_outbox WHERE seq > ?1 AND seq <= ?2 AND state >= 3 AND published_at < ?3
   AND seq < (SELECT max(seq) FROM seambus_outbox)`
 	sqliteOldest = `SELECT coalesce(min(t), 0) FROM (
   SELECT min(CASE created_at WHEN 0 THEN NULL ELSE created_at END) AS t FROM (
-    SELECT created_at FROM seambus_outbox INDEXED BY seambus_outbox_head WHERE state = 0 ORDER BY seq LIMIT 100)
-  UNION ALL SELECT min(created_at) FROM seambus_outbox INDEXED BY seambus_outbox_blocked WHERE state IN (1, 2) AND state = 1)`
+    SELECT created_at FROM seambus_outbox INDEXED BY seambus_outbox_head WHERE state = 0 AND replayed_at IS NULL ORDER BY seq LIMIT 100)
+  UNION ALL SELECT min(replayed_at) FROM (SELECT replayed_at FROM seambus_outbox INDEXED BY seambus_outbox_head
+    WHERE state = 0 AND replayed_at IS NOT NULL ORDER BY seq LIMIT 100)
+  UNION ALL SELECT min(coalesce(replayed_at, created_at)) FROM seambus_outbox INDEXED BY seambus_outbox_blocked WHERE state IN (1, 2) AND state = 1)`
 	sqliteDepth = `SELECT
   (SELECT count(*) FROM seambus_outbox INDEXED BY seambus_outbox_head WHERE state = 0),
   (SELECT count(*) FROM seambus_outbox INDEXED BY seambus_outbox_blocked WHERE state IN (1, 2) AND state = 1),

@@ -209,3 +209,12 @@ func (o *sqliteOutbox) Notify(context.Context) error { return nil }
 
 // Top is zero: SQLite leaves no dead entries in an index.
 func (o *sqliteOutbox) Top(context.Context) (int64, error) { return 0, nil }
+
+// Orders reads a row that is in the cache.
+func (o *sqliteOutbox) Orders(ctx context.Context) (n int64, err error) {
+	err = o.db.QueryRowContext(ctx, o.text(operatorChanges)).Scan(&n)
+	return n, err
+}
+
+// Done is empty: there is one writer at a time.
+func (o *sqliteOutbox) Done(context.Context, int64, int64, Mask) ([]int64, error) { return nil, nil }

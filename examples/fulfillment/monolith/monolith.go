@@ -19,15 +19,35 @@ import (
 // takeover is how long a program that was killed keeps its rows from the one that is started in its place.
 const takeover = 2 * time.Second
 
+// What is said in every database, and what is not.
 const schema = `CREATE TABLE IF NOT EXISTS orders (
-	order_id    INTEGER PRIMARY KEY,
-	status      TEXT    NOT NULL,
-	version     INTEGER NOT NULL,
-	fulfillment TEXT    NOT NULL DEFAULT ''
+	order_id    BIGINT      NOT NULL PRIMARY KEY,
+	status      TEXT        NOT NULL,
+	version     BIGINT      NOT NULL,
+	fulfillment VARCHAR(32) NOT NULL DEFAULT ''
 )`
 
+var changes = map[string]string{
+	"sqlite": `INSERT INTO orders (order_id, status, version) VALUES (?, ?, ?)
+ON CONFLICT (order_id) DO UPDATE SET status = excluded.status, version = excluded.version WHERE orders.version < excluded.version`,
+	"postgres": `INSERT INTO orders (order_id, status, version) VALUES ($1, $2, $3)
+ON CONFLICT (order_id) DO UPDATE SET status = excluded.status, version = excluded.version WHERE orders.version < excluded.version`,
+	"mysql": `INSERT INTO orders (order_id, status, version) VALUES (?, ?, ?)
+ON DUPLICATE KEY UPDATE status = IF(version < VALUES(version), VALUES(status), status), version = GREATEST(version, VALUES(version))`,
+}
+
+var hearings = map[string]string{
+	"sqlite":   `UPDATE orders SET fulfillment = ? WHERE order_id = ?`,
+	"postgres": `UPDATE orders SET fulfillment = $1 WHERE order_id = $2`,
+	"mysql":    `UPDATE orders SET fulfillment = ? WHERE order_id = ?`,
+}
+
 // DB is the monolith's database.
-type DB struct{ *sql.DB }
+type DB struct {
+	*sql.DB
+	// Kind is "sqlite", "postgres" or "mysql"; empty is SQLite.
+	Kind string
+}
 
 // Monolith changes orders and hears what became of them.
 type Monolith struct {
@@ -40,15 +60,18 @@ type Monolith struct {
 
 // New prepares the tables and subscribes to the fulfillment service's events.
 func New(ctx context.Context, db DB, t transport.Transport) (*Monolith, error) {
+	if db.Kind == "" {
+		db.Kind = "sqlite"
+	}
 	if _, err := db.ExecContext(ctx, schema); err != nil {
 		return nil, fmt.Errorf("monolith: schema: %w", err)
 	}
 	box, err := outbox.New(db.DB, t, outbox.WithName("monolith"), outbox.WithSource("/monolith"),
-		outbox.WithLeaseTTL(takeover))
+		outbox.WithLeaseTTL(takeover), outbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}
-	in, err := inbox.New(db.DB)
+	in, err := inbox.New(db.DB, inbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +79,7 @@ func New(ctx context.Context, db DB, t transport.Transport) (*Monolith, error) {
 	if err != nil {
 		return nil, err
 	}
-	change, err := db.PrepareContext(ctx, `INSERT INTO orders (order_id, status, version) VALUES (?, ?, ?)
-ON CONFLICT (order_id) DO UPDATE SET status = excluded.status, version = excluded.version WHERE version < excluded.version`)
+	change, err := db.PrepareContext(ctx, changes[db.Kind])
 	if err != nil {
 		return nil, fmt.Errorf("monolith: prepare: %w", err)
 	}
@@ -85,7 +107,7 @@ func (m *Monolith) Change(ctx context.Context, e contract.OrderStatusChanged) er
 
 // heard runs in the inbox's transaction.
 func (m *Monolith) heard(ctx context.Context, order int64, what string) error {
-	_, err := inbox.Tx(ctx).ExecContext(ctx, `UPDATE orders SET fulfillment = ? WHERE order_id = ?`, what, order)
+	_, err := inbox.Tx(ctx).ExecContext(ctx, hearings[m.db.Kind], what, order)
 	if err != nil {
 		return fmt.Errorf("monolith: order %d: %w", order, err)
 	}

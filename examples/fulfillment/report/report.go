@@ -43,16 +43,39 @@ type Latency struct {
 	P99 float64 `json:"p99"`
 }
 
-// Query fills in what the databases know. Monolith and service are the paths of the two files.
-func (r *Report) Query(ctx context.Context, monolith *sql.DB, service string) (err error) {
-	conn, err := monolith.Conn(ctx)
+// The kinds of database.
+const (
+	SQLite   = "sqlite"
+	Postgres = "postgres"
+	MySQL    = "mysql"
+)
+
+// words is what they say differently.
+var words = map[string][]string{
+	SQLite: {"{order}", "CAST(partition_key AS INTEGER)", "{version}", "CAST(aggregate_version AS INTEGER)",
+		"{status}", "json_extract(CAST(payload AS TEXT), '$.status')", "{binary}", ""},
+	Postgres: {"{order}", "CAST(partition_key AS bigint)", "{version}", "CAST(aggregate_version AS bigint)",
+		"{status}", `CASE WHEN convert_from(payload, 'UTF8') NOT LIKE '%\\u0000%' THEN CAST(convert_from(payload, 'UTF8') AS json) ->> 'status' END`,
+		"{binary}", ""},
+	MySQL: {"{order}", "CAST(partition_key AS SIGNED)", "{version}", "CAST(aggregate_version AS SIGNED)",
+		"{status}", "JSON_VALUE(CONVERT(payload USING utf8mb4), '$.status')", "{binary}", "COLLATE utf8mb4_bin"},
+}
+
+// Query fills in what the databases know. Monolith and service are the two files' paths, or the schemas' names: one connection
+// sees both.
+func (r *Report) Query(ctx context.Context, db *sql.DB, kind, monolith, service string) (err error) {
+	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	if _, err := conn.ExecContext(ctx, `ATTACH DATABASE ? AS service`, service); err != nil {
-		return fmt.Errorf("report: attach %s: %w", service, err)
+	if kind == SQLite {
+		if _, err := conn.ExecContext(ctx, `ATTACH DATABASE ? AS service`, service); err != nil {
+			return fmt.Errorf("report: attach %s: %w", service, err)
+		}
+		monolith, service = "main", "service"
 	}
+	said := strings.NewReplacer(append(words[kind], "main.", monolith+".", "service.", service+".")...)
 	for _, q := range []struct {
 		into *int64
 		sql  string
@@ -69,11 +92,11 @@ func (r *Report) Query(ctx context.Context, monolith *sql.DB, service string) (e
 		{&r.OrderViolations, violations},
 		{&r.wrong, wrongState},
 	} {
-		if err := conn.QueryRowContext(ctx, q.sql).Scan(q.into); err != nil {
+		if err := conn.QueryRowContext(ctx, said.Replace(q.sql)).Scan(q.into); err != nil {
 			return fmt.Errorf("report: %w in %s", err, q.sql)
 		}
 	}
-	r.StateSHA256, err = state(ctx, conn)
+	r.StateSHA256, err = state(ctx, conn, said)
 	return err
 }
 
@@ -92,26 +115,25 @@ WHERE i.grp = 'fulfillment' AND o.topic = 'orders'`
 	// violations: an event that was handled after a later one of its order. One that was given up, sent once more by a relay that
 	// had died before it could mark, and then refused as stale, is none: it had its turn before, as a dead letter.
 	violations = `SELECT count(*) FROM (
-  SELECT o.seq AS seq, lag(o.seq) OVER (PARTITION BY o.partition_key ORDER BY i.seq) AS before FROM ` + applied + `
+  SELECT o.seq AS seq, lag(o.seq) OVER (PARTITION BY o.partition_key ORDER BY i.seq) AS earlier FROM ` + applied + `
   AND NOT (i.stale = 1 AND EXISTS (SELECT 1 FROM service.seambus_parked p
     WHERE p.grp = i.grp AND p.source = i.source AND p.event_id = i.event_id))
-) WHERE before > seq`
+) AS handled WHERE earlier > seq`
 
 	// wrongState: orders whose row is not what the newest of the monolith's events that keep the contract says.
 	wrongState = `WITH told AS (
-  SELECT CAST(partition_key AS INTEGER) AS order_id, CAST(aggregate_version AS INTEGER) AS version,
-    json_extract(CAST(payload AS TEXT), '$.status') AS status
+  SELECT {order} AS order_id, {version} AS version, {status} AS status
   FROM main.seambus_outbox WHERE topic = 'orders' AND state = 3),
 newest AS (
   SELECT order_id, status, version, row_number() OVER (PARTITION BY order_id ORDER BY version DESC) AS n
   FROM told WHERE status IN ('preparing', 'ready', 'picked_up', 'delivered'))
 SELECT count(*) FROM newest w LEFT JOIN service.fulfillment_orders f ON f.order_id = w.order_id
-WHERE w.n = 1 AND (f.order_id IS NULL OR f.status <> w.status OR f.version <> w.version)`
+WHERE w.n = 1 AND (f.order_id IS NULL OR f.status <> w.status {binary} OR f.version <> w.version)`
 )
 
 // state hashes the service's orders.
-func state(ctx context.Context, conn *sql.Conn) (sum string, err error) {
-	rows, err := conn.QueryContext(ctx, `SELECT order_id, status, version FROM service.fulfillment_orders ORDER BY order_id`)
+func state(ctx context.Context, conn *sql.Conn, said *strings.Replacer) (sum string, err error) {
+	rows, err := conn.QueryContext(ctx, said.Replace(`SELECT order_id, status, version FROM service.fulfillment_orders ORDER BY order_id`))
 	if err != nil {
 		return "", fmt.Errorf("report: state: %w", err)
 	}

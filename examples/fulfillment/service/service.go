@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -26,13 +27,27 @@ const takeover = 2 * time.Second
 const Group = "fulfillment"
 
 const schema = `CREATE TABLE IF NOT EXISTS fulfillment_orders (
-	order_id INTEGER PRIMARY KEY,
-	status   TEXT    NOT NULL,
-	version  INTEGER NOT NULL
+	order_id BIGINT NOT NULL PRIMARY KEY,
+	status   TEXT   NOT NULL,
+	version  BIGINT NOT NULL
 )`
 
 // DB is the service's database.
-type DB struct{ *sql.DB }
+type DB struct {
+	*sql.DB
+	// Kind is "sqlite", "postgres" or "mysql"; empty is SQLite.
+	Kind string
+}
+
+// placeholders returns the statement with its three parameters as the database wants them written.
+func (db DB) placeholders(statement string) string {
+	if db.Kind == "postgres" {
+		for _, name := range []string{"$1", "$2", "$3"} {
+			statement = strings.Replace(statement, "?", name, 1)
+		}
+	}
+	return statement
+}
 
 // Watch is middleware that sees every attempt from outside the transaction. It may be nil.
 type Watch message.HandlerMiddleware
@@ -51,11 +66,11 @@ func New(ctx context.Context, db DB, t transport.Transport, watch Watch) (*Servi
 		return nil, fmt.Errorf("service: schema: %w", err)
 	}
 	box, err := outbox.New(db.DB, t, outbox.WithName("fulfillment"), outbox.WithSource("/fulfillment"),
-		outbox.WithLeaseTTL(takeover))
+		outbox.WithLeaseTTL(takeover), outbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}
-	in, err := inbox.New(db.DB)
+	in, err := inbox.New(db.DB, inbox.WithMigrate())
 	if err != nil {
 		return nil, err
 	}
@@ -64,10 +79,10 @@ func New(ctx context.Context, db DB, t transport.Transport, watch Watch) (*Servi
 		return nil, err
 	}
 	s := &Service{box: box, in: in, bus: b}
-	if s.update, err = db.PrepareContext(ctx, `UPDATE fulfillment_orders SET status = ?, version = ? WHERE order_id = ?`); err != nil {
+	if s.update, err = db.PrepareContext(ctx, db.placeholders(`UPDATE fulfillment_orders SET status = ?, version = ? WHERE order_id = ?`)); err != nil {
 		return nil, fmt.Errorf("service: prepare: %w", err)
 	}
-	if s.insert, err = db.PrepareContext(ctx, `INSERT INTO fulfillment_orders (status, version, order_id) VALUES (?, ?, ?)`); err != nil {
+	if s.insert, err = db.PrepareContext(ctx, db.placeholders(`INSERT INTO fulfillment_orders (status, version, order_id) VALUES (?, ?, ?)`)); err != nil {
 		return nil, fmt.Errorf("service: prepare: %w", err)
 	}
 	opts := []bus.SubscribeOption{bus.WithInbox(in), bus.WithRetry(middleware.RetryPolicy{InitialDelay: 20 * time.Millisecond})}

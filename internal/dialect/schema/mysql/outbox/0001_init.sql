@@ -1,5 +1,6 @@
 -- One row per recorded event. A foreign writer needs to give event_id, topic, type, partition_key and payload only.
--- state: 0 pending, 1 held, 2 failed, 3 published. Times are UTC. available_at: not before; null is at once.
+-- state: 0 pending, 1 held, 2 failed, 3 published, 4 discarded. Times are UTC. available_at: not before; null is at once.
+-- replayed_at: when a published row was last made pending again, by an operator.
 --
 -- Ids, topics and keys are bytes: a text column takes "a" and "a " for the same, and one of the two events would be lost.
 -- DDL commits by itself here, so every statement can be run again where an earlier run broke off.
@@ -19,6 +20,7 @@ CREATE TABLE IF NOT EXISTS seambus_outbox (
 	available_at      DATETIME(6),
 	last_attempt_at   DATETIME(6),
 	published_at      DATETIME(6),
+	replayed_at       DATETIME(6),
 	attempts          INT             NOT NULL DEFAULT 0,
 	error_class       VARCHAR(255)    NOT NULL DEFAULT '',
 	last_error        TEXT            NOT NULL DEFAULT (''),
@@ -50,5 +52,21 @@ CREATE TABLE IF NOT EXISTS seambus_outbox_relays (
 ) ENGINE = InnoDB;
 
 -- A row is locked while somebody does what only one may do at a time.
-CREATE TABLE IF NOT EXISTS seambus_outbox_locks (name VARBINARY(64) NOT NULL PRIMARY KEY) ENGINE = InnoDB;
-INSERT IGNORE INTO seambus_outbox_locks (name) VALUES ('sweep');
+-- changes counts what operators did that a relay must look at again.
+CREATE TABLE IF NOT EXISTS seambus_outbox_locks (
+	name    VARBINARY(64) NOT NULL PRIMARY KEY,
+	changes BIGINT        NOT NULL DEFAULT 0
+) ENGINE = InnoDB;
+INSERT IGNORE INTO seambus_outbox_locks (name) VALUES ('sweep'), ('operator');
+
+-- What operators did: who, why, and what was chosen. event_id is empty where one line stands for many rows.
+CREATE TABLE IF NOT EXISTS seambus_outbox_audit (
+	seq      BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
+	at       DATETIME(6)    NOT NULL,
+	who      VARCHAR(255)   NOT NULL,
+	why      TEXT           NOT NULL,
+	action   VARCHAR(16)    NOT NULL,
+	chosen   TEXT           NOT NULL,
+	event_id VARBINARY(255) NOT NULL,
+	rows_changed BIGINT     NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
