@@ -78,12 +78,12 @@ func (c *call) known(ctx context.Context) (*topicInfo, error) {
 // producers are the clients that publish.
 type producers struct {
 	shared *kgo.Client
-	slots  chan struct{}    // a token for each exclusive producer in use
-	idle   chan *kgo.Client // exclusive producers that are not in use
+	slots  chan struct{}   // a token for each exclusive producer in use
+	idle   chan *exclusive // exclusive producers that are not in use
 }
 
-// newProducer returns a client that publishes. An exclusive one sends only while it is flushed.
-func (t *Transport) newProducer(exclusive bool) (*kgo.Client, error) {
+// newProducer returns a client that publishes. One that is placing sends only while it is flushed.
+func (t *Transport) newProducer(placing *placing) (*kgo.Client, error) {
 	opts := append(t.cfg.common(),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2, as partition.Of has it
@@ -95,8 +95,8 @@ func (t *Transport) newProducer(exclusive bool) (*kgo.Client, error) {
 		kgo.MaxBufferedRecords(1<<20), // the calls bound it
 		kgo.BrokerMaxWriteBytes(int32(max(100<<20, t.cfg.maxBytes+2*batchRoom))),
 	)
-	if exclusive {
-		opts = append(opts, kgo.ManualFlushing())
+	if placing != nil {
+		opts = append(opts, kgo.ManualFlushing(), kgo.WithHooks(placing))
 	} else {
 		opts = append(opts, kgo.ProducerLinger(0)) // what comes while a batch is under way makes the next one
 	}
@@ -104,7 +104,7 @@ func (t *Transport) newProducer(exclusive bool) (*kgo.Client, error) {
 }
 
 // exclusive returns a producer that nobody else uses until it is given back, or nil if done is closed before one is free.
-func (t *Transport) exclusive(done <-chan struct{}) (*kgo.Client, error) {
+func (t *Transport) exclusive(done <-chan struct{}) (*exclusive, error) {
 	select {
 	case t.producers.slots <- struct{}{}:
 	case <-done:
@@ -115,14 +115,16 @@ func (t *Transport) exclusive(done <-chan struct{}) (*kgo.Client, error) {
 		return client, nil
 	default:
 	}
-	client, err := t.newProducer(true)
+	p := new(placing)
+	client, err := t.newProducer(p)
 	if err != nil {
 		<-t.producers.slots
+		return nil, err
 	}
-	return client, err
+	return &exclusive{client, p}, nil
 }
 
-func (t *Transport) giveBack(client *kgo.Client) {
+func (t *Transport) giveBack(client *exclusive) {
 	t.producers.idle <- client // there is a place for each slot
 	<-t.producers.slots
 }

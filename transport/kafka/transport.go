@@ -52,10 +52,10 @@ func New(ctx context.Context, brokers []string, opts ...Option) (*Transport, err
 	}
 	t := &Transport{
 		cfg:       cfg,
-		producers: producers{slots: make(chan struct{}, maxExclusive), idle: make(chan *kgo.Client, maxExclusive)},
+		producers: producers{slots: make(chan struct{}, maxExclusive), idle: make(chan *exclusive, maxExclusive)},
 		members:   make(map[string]*member), subscribers: make(map[*Subscriber]struct{}),
 	}
-	client, err := t.newProducer(false)
+	client, err := t.newProducer(nil)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

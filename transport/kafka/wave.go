@@ -94,18 +94,31 @@ func (w *wave) watch() (stop func()) {
 
 // send sends some of the wave, in order, and waits until each is settled or known to need another go.
 func (w *wave) send(which []int, shared bool) {
-	client := w.call.transport.producers.shared
-	if !shared {
-		var err error
-		client, err = w.call.transport.exclusive(w.done)
-		if client == nil {
-			for _, i := range which {
-				w.settle(i, err) // unless it is settled, which is why there is no client
-			}
-			return
-		}
+	if shared {
+		flying := w.produce(w.call.transport.producers.shared, nil, which, true)
+		w.await(flying.Wait)
+		return
 	}
-	var flying sync.WaitGroup
+	client, err := w.call.transport.exclusive(w.done)
+	if client == nil {
+		for _, i := range which {
+			w.settle(i, err) // unless it is settled, which is why there is no client
+		}
+		return
+	}
+	client.placing.begin()
+	flying := w.produce(client.Client, client.placing, which, len(which) > 1)
+	w.await(func() {
+		<-client.placing.all()
+		_ = client.Flush(context.Background()) // it waits for every verdict
+		w.call.transport.giveBack(client)
+		flying.Wait()
+	})
+}
+
+// produce hands messages to a client, in order.
+func (w *wave) produce(client *kgo.Client, placing *placing, which []int, amongOthers bool) *sync.WaitGroup {
+	flying := new(sync.WaitGroup)
 	for _, i := range which {
 		rec, err := w.prepare(w.msgs[i])
 		if err != nil {
@@ -113,23 +126,30 @@ func (w *wave) send(which []int, shared bool) {
 			continue
 		}
 		flying.Add(1)
-		client.Produce(w.msgs[i].Context(), rec, func(_ *kgo.Record, err error) {
-			w.judge(i, err, shared || len(which) > 1)
+		if placing != nil {
+			placing.add(rec)
+		}
+		client.Produce(w.msgs[i].Context(), rec, func(rec *kgo.Record, err error) {
+			w.judge(i, err, amongOthers)
+			if placing != nil {
+				placing.done(rec)
+			}
 			flying.Done()
 		})
 	}
+	return flying
+}
+
+// await waits for landing to return, or until nobody waits for the rest.
+func (w *wave) await(landing func()) {
 	landed := make(chan struct{})
 	go func() {
-		if !shared {
-			_ = client.Flush(context.Background()) // it waits for every verdict
-			w.call.transport.giveBack(client)
-		}
-		flying.Wait()
+		landing()
 		close(landed)
 	}()
 	select {
 	case <-landed:
-	case <-w.done: // nobody waits for the rest
+	case <-w.done:
 	}
 }
 
