@@ -26,6 +26,7 @@ type Entry struct {
 	Data []byte
 
 	metadata message.Metadata
+	origin   int // which of the watched outboxes it was recorded in, from 1
 }
 
 func (e Entry) String() string {

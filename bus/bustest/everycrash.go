@@ -16,7 +16,8 @@ import (
 // checks that
 //
 //   - nothing is lost: every group of a topic has acknowledged every event that was recorded or published there;
-//   - each key kept its order: every group was done with its events in the order in which they were recorded;
+//   - each key kept its order: every group was done with its events in the order in which they were recorded in one outbox,
+//     or published without any;
 //   - the effect came once: each inbox committed each event's handling once, and as many of each type and key as undisturbed.
 //
 // A point that the scenario does not pass is skipped by name: without an outbox nothing is claimed, and without an inbox
@@ -124,16 +125,24 @@ func (o *outcome) lost() (problems []string) {
 	return problems
 }
 
-// disordered compares, for each group and key, the order of first acknowledgements with the order of recording.
+// disordered compares, for each group and key, the order of first acknowledgements with the order of recording. Between two
+// outboxes, or an outbox and what went past it, there is none.
 func (o *outcome) disordered() (problems []string) {
 	number := make(map[place]int)
+	origin := make(map[place]int)
 	for i, e := range o.events() {
-		number[place{e.Topic, "", e.Key, e.ID}] = i + 1
+		event := place{e.Topic, "", e.Key, e.ID}
+		number[event], origin[event] = i+1, e.origin
+	}
+	type lane struct {
+		at     place
+		origin int
 	}
 	seen := make(map[place]bool)
-	last := make(map[place]place)
+	last := make(map[lane]place)
 	for _, at := range o.acked {
-		lane, event := place{at.topic, at.group, at.key, ""}, place{at.topic, "", at.key, at.id}
+		event := place{at.topic, "", at.key, at.id}
+		lane := lane{place{at.topic, at.group, at.key, ""}, origin[event]}
 		if at.key == "" || seen[at] || number[event] == 0 {
 			continue
 		}

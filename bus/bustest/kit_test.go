@@ -153,6 +153,15 @@ func TestSettleSaysWhatIsLeft(t *testing.T) {
 			k.Record(orders, placed{OrderID: 7})
 			k.Settle()
 		}, []string{"settle: a process has ended: no licence", "bustest: no licence"}},
+		"somebody keeps the only connection": {func(tb testing.TB) {
+			k := fulfilling(tb, done, bustest.WithPatience(time.Hour))
+			tx, err := k.DB().Begin()
+			if err != nil {
+				tb.Fatalf("%v", err)
+			}
+			defer tx.Rollback()
+			k.Settle()
+		}, []string{"not within 1h0m0s", "outbox 1: context deadline exceeded (connections in use: 1 of 1)"}},
 		"a process is done": {func(tb testing.TB) {
 			bustest.New(tb).Run(func(context.Context) error { return nil })
 			synctest.Wait()
@@ -183,6 +192,7 @@ func TestWrongUseFailsTheTestWithTheReason(t *testing.T) {
 		}, `"order.shipped" is neither handled nor ignored`},
 		"record":  {func(tb testing.TB) { bustest.New(tb).Record(orders, placed{ID: strings.Repeat("x", 300)}) }, "id has 300 bytes"},
 		"publish": {func(tb testing.TB) { bustest.New(tb).Publish(orders, placed{ID: strings.Repeat("x", 300)}) }, "id has 300 bytes"},
+		"point":   {func(tb testing.TB) { bustest.New(tb).CrashAt("handeled") }, `crash at "handeled": the points are ["recorded" `},
 		"do":      {func(tb testing.TB) { bustest.New(tb).Do(func(context.Context) error { return errors.New("boom") }) }, "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,6 +215,21 @@ func TestStartsAgainAfterStop(t *testing.T) {
 		k.Settle()
 		k.Handled().Want(2)
 	})
+}
+
+func TestStopSaysThatAProcessDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	runs, release := make(chan struct{}), make(chan struct{})
+	tb := new(fakeTB)
+	wantSaid(t, tb.run(func() {
+		bustest.New(tb, bustest.WithPatience(10*time.Millisecond)).Run(func(context.Context) error {
+			close(runs)
+			<-release
+			return nil
+		})
+		<-runs
+	}), "stop: a process ignores the end of its context, for 10ms")
+	close(release)
 }
 
 // Three buses on one kit, one of them made by the code under test with a database of its own.

@@ -21,13 +21,15 @@ func (k *Kit) events(what string, list []Entry) Events {
 func (k *Kit) Recorded() Events {
 	k.tb.Helper()
 	var list []Entry
-	for _, d := range k.watched() {
+	for i, d := range k.watched() {
 		rows, err := dialect.Recorded(context.Background(), d.db)
 		if err != nil {
 			k.tb.Fatalf("bustest: list recorded events: %v", err)
 		}
 		for _, r := range rows {
-			list = append(list, Entry{Topic: r.Topic, Type: r.Type, Key: r.Key, ID: r.ID, At: r.Created, Data: r.Payload})
+			list = append(list, Entry{
+				Topic: r.Topic, Type: r.Type, Key: r.Key, ID: r.ID, At: r.Created, Data: r.Payload, origin: i + 1,
+			})
 		}
 	}
 	return k.events("recorded", list)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/seambus/seambus/bus"
 	"github.com/seambus/seambus/internal/crash"
@@ -180,8 +182,8 @@ func (k *Kit) live(fn func(ctx context.Context) error) bool {
 	return false
 }
 
-// Stop ends everything that [Kit.Start] and [Kit.Run] run, in good order, and fails the test if it was not. It is called at
-// the end of the test; afterwards Start begins anew.
+// Stop ends everything that [Kit.Start] and [Kit.Run] run, in good order, and fails the test if it was not, or if it has not
+// ended within [WithPatience]. It is called at the end of the test; afterwards Start begins anew.
 func (k *Kit) Stop() {
 	k.tb.Helper()
 	k.mu.Lock()
@@ -190,7 +192,18 @@ func (k *Kit) Stop() {
 		l.cancel()
 	}
 	k.mu.Unlock()
-	k.running.Wait()
+	ended := make(chan struct{})
+	go func() {
+		k.running.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(k.cfg.patience)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+		k.tb.Errorf("bustest: stop: a process ignores the end of its context, for %v", k.cfg.patience)
+	}
 	k.mu.Lock()
 	broken := k.broken
 	k.broken = nil
@@ -214,5 +227,13 @@ func (k *Kit) Crash() {
 }
 
 // CrashAt kills the next process that passes p, once. It is started again, as by a supervisor; what it had in flight comes
-// back when its leases are over. A test that dies while it records does so alone; see [Kit.Record] and [Kit.Do].
-func (k *Kit) CrashAt(p Point) { k.faults.crashAt(p) }
+// back when its leases are over. A test that dies while it records does so alone; see [Kit.Record] and [Kit.Do]. It fails the
+// test if there is no such point.
+func (k *Kit) CrashAt(p Point) {
+	k.tb.Helper()
+	if !slices.Contains(Points(), p) {
+		k.tb.Errorf("bustest: crash at %q: the points are %q", p, Points())
+		return
+	}
+	k.faults.crashAt(p)
+}

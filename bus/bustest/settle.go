@@ -35,7 +35,7 @@ func (k *Kit) Settle() {
 			synctest.Wait()
 		}
 		moves := k.moves.Load()
-		left := k.left()
+		left := k.left(deadline)
 		switch {
 		case k.moves.Load() != moves:
 			continue // it was no picture of one moment
@@ -56,15 +56,18 @@ func (k *Kit) Settle() {
 	}
 }
 
-// left says what is not settled, the cheap questions first, or nothing.
-func (k *Kit) left() string {
+// left says what is not settled, the cheap questions first, or nothing. Databases are asked until the deadline: somebody may
+// keep the only connection.
+func (k *Kit) left(deadline time.Time) string {
 	if n := k.broker.Held(); n > 0 {
 		return fmt.Sprintf("%d messages are on their way to a group, in a handler, or wait for a retry", n)
 	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
 	for i, d := range k.watched() {
-		depth, err := d.store.Depth(context.Background())
+		depth, err := d.store.Depth(ctx)
 		if err != nil {
-			return fmt.Sprintf("outbox %d: %v", i+1, err)
+			return fmt.Sprintf("outbox %d: %v (connections in use: %d of %d)", i+1, err, d.db.Stats().InUse, d.db.Stats().MaxOpenConnections)
 		}
 		if n := depth.Pending + depth.Held; n > 0 {
 			return fmt.Sprintf("outbox %d has %d rows to publish, %d of them wait", i+1, n, depth.Held)

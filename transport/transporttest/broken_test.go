@@ -111,6 +111,89 @@ func TestBrokenTransportsAreCaughtByName(t *testing.T) {
 	}
 }
 
+// A call that never returns fails its case by name, and does not keep the test binary until its end.
+func TestTransportThatHangsIsCaught(t *testing.T) {
+	t.Parallel()
+	stuck := make(chan struct{})
+	defer close(stuck)
+	for name, c := range map[string]transporttest.Case{
+		"publish": caseNamed(t, "a delivery says where it came from"),
+		"close":   caseNamed(t, "close is idempotent, concurrent and works before subscribing"),
+		"drain":   caseNamed(t, "drain lets handlers finish and takes nothing in"),
+	} {
+		h := memoryHarness(func() transport.Transport {
+			return &faulty{
+				Transport: memory.New(),
+				pub: func(p message.Publisher) message.Publisher {
+					return publishFunc(func(topic string, msgs ...*message.Message) error {
+						if name == "publish" {
+							<-stuck
+						}
+						return p.Publish(topic, msgs...)
+					})
+				},
+				member: func(s transport.Subscriber) transport.Subscriber { return stuckMember{s, name, stuck} },
+			}
+		})
+		h.Unit, h.Patience = time.Millisecond/2, time.Millisecond
+		if err := transporttest.Check(t.Context(), h, c); err == nil || !strings.Contains(err.Error(), "hangs") {
+			t.Errorf("%s: gave %v", name, err)
+		}
+	}
+}
+
+// stuckMember does not come back from one call.
+type stuckMember struct {
+	transport.Subscriber
+	call  string
+	stuck chan struct{}
+}
+
+func (m stuckMember) Drain(ctx context.Context) error {
+	if m.call == "drain" {
+		<-m.stuck
+	}
+	return m.Subscriber.Drain(ctx)
+}
+
+func (m stuckMember) Close() error {
+	if m.call == "close" {
+		<-m.stuck
+	}
+	return m.Subscriber.Close()
+}
+
+// Of a transport that says it has limits for keys and headers both are tried.
+func TestLimitsThatAreStatedAndNotKeptAreCaught(t *testing.T) {
+	t.Parallel()
+	for want, limits := range map[string]transport.Limits{
+		"partition key bytes": {MessageBytes: 10_000, KeyBytes: 64},
+		"headers":             {MessageBytes: 10_000, Headers: 20},
+	} {
+		h := memoryHarness(func() transport.Transport {
+			return overstated{memory.New(memory.WithLimits(transport.Limits{MessageBytes: 10_000})), limits}
+		}, transporttest.Limits)
+		synctest.Test(t, func(t *testing.T) {
+			err := transporttest.Check(t.Context(), h, caseNamed(t, "the largest message arrives and a larger one is refused by name"))
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("gave %v, want an error that says %q", err, want)
+			}
+		})
+	}
+}
+
+// overstated says that it has limits which it does not keep.
+type overstated struct {
+	*memory.Transport
+	limits transport.Limits
+}
+
+func (o overstated) Capabilities() transport.Capabilities {
+	caps := o.Transport.Capabilities()
+	caps.Limits = o.limits
+	return caps
+}
+
 func caseNamed(t *testing.T, name string) transporttest.Case {
 	t.Helper()
 	for _, c := range transporttest.Cases() {

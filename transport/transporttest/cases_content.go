@@ -67,7 +67,43 @@ func limitsRefused(e *env) error {
 	if err := e.publish(fill("a2", 0)); err != nil {
 		return fmt.Errorf("the largest message: %w", err)
 	}
-	return m.ack("a2")
+	if err := m.ack("a2"); err != nil {
+		return err
+	}
+	return otherLimits(e, m)
+}
+
+// otherLimits tries the longest key and the most headers, and one more, where the transport states a limit for them.
+func otherLimits(e *env, m *member) error {
+	limits := e.transport.Capabilities().Limits
+	for what, tc := range map[string]struct {
+		most int
+		make func(id string, n int) *message.Message
+	}{
+		"partition key bytes": {limits.KeyBytes, func(id string, n int) *message.Message { return newMessage(strings.Repeat("k", n), id) }},
+		"headers": {limits.Headers, func(id string, n int) *message.Message {
+			msg := newMessage("a", id)
+			for len(msg.Metadata) < n {
+				msg.Metadata[fmt.Sprintf("header-%d", len(msg.Metadata))] = "x"
+			}
+			return msg
+		}},
+	} {
+		if tc.most == 0 {
+			continue
+		}
+		err := e.publish(tc.make(what+" 1", tc.most+1))
+		if le, ok := errors.AsType[*transport.LimitError](err); !ok || le.Max != tc.most {
+			return fmt.Errorf("%d %s gave %v, want a LimitError that names %d", tc.most+1, what, err, tc.most)
+		}
+		if err := e.publish(tc.make(what+" 2", tc.most)); err != nil {
+			return fmt.Errorf("%d %s: %w", tc.most, what, err)
+		}
+		if err := m.ack(what + " 2"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func deliverySaysWhere(e *env) error {

@@ -27,6 +27,9 @@ func (e *env) open() (transport.Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
+	if t == nil {
+		return nil, errors.New("open: neither a transport nor an error")
+	}
 	e.opened = append(e.opened, t)
 	return t, nil
 }
@@ -58,6 +61,9 @@ func (e *env) joinTopic(t transport.Transport, topic, group string, concurrency 
 	sub, err := t.Subscriber(transport.SubscriberConfig{Group: group, Concurrency: concurrency})
 	if err != nil {
 		return nil, err
+	}
+	if sub == nil {
+		return nil, errors.New("neither a subscriber nor an error")
 	}
 	m := &member{Subscriber: sub, unit: e.Unit, patience: e.Patience}
 	e.members = append(e.members, m)

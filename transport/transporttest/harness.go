@@ -171,8 +171,23 @@ func (h *Harness) report(t *testing.T, c Case) {
 	}
 }
 
-// check runs one case on connections of its own. What a declared capability lacks is named.
-func (h *Harness) check(ctx context.Context, c Case) (err error) {
+// check runs one case. A transport that never comes back from a call fails it, and keeps the goroutine.
+func (h *Harness) check(ctx context.Context, c Case) error {
+	ended := make(chan error, 1)
+	go func() { ended <- h.attempt(ctx, c) }()
+	most := 5*h.Patience + 500*h.Unit
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("the case %q did not end within %v: a call of the transport hangs", c.Name, most)
+	}
+}
+
+// attempt runs one case on connections of its own. What a declared capability lacks is named.
+func (h *Harness) attempt(ctx context.Context, c Case) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	e := &env{Harness: h, ctx: ctx}
