@@ -44,6 +44,7 @@ func (in *Inbox) Delay(msg *message.Message, d time.Duration) (parked bool, err 
 				text string
 				args []any
 			}{
+				{in.sql.LockHeld, []any{h.group, h.topic, env.PartitionKey}},
 				{in.sql.Park, args},
 				{in.sql.Replay, append(in.sql.Now(), h.group, h.topic, env.PartitionKey)},
 				{in.sql.Postpone, append(in.sql.Now(), d.Microseconds(), h.group, h.topic, env.PartitionKey)},

@@ -79,9 +79,13 @@ func (in *Inbox) put(ctx context.Context, letter *event.DeadLetter, holds bool) 
 	if letter.Message == nil {
 		return fmt.Errorf("inbox: park %.80q: the letter has no message", letter.ID)
 	}
+	letter = tidy(letter)
 	args, err := parkArgs(letter, StateDead, holds)
 	if err == nil {
 		err = in.transact(ctx, func(tx *sql.Tx) error {
+			if _, err := tx.ExecContext(ctx, in.sql.LockHeld, letter.Group, letter.Topic, letter.Key); err != nil {
+				return err
+			}
 			var known bool
 			err := tx.QueryRowContext(ctx, in.sql.Known, letter.Group, letter.Source, args[parkedID]).Scan(&known)
 			if err == nil && !known {
@@ -141,7 +145,8 @@ func parkArgs(letter *event.DeadLetter, state string, holds bool) ([]any, error)
 		holding = 1
 	}
 	return []any{
-		letter.Group, letter.Topic, letter.Key, letter.Source, id, msg.Metadata[event.MetaType], letter.Handler, msg.UUID,
+		letter.Group, letter.Topic, letter.Key, letter.Source, column(id, nameBytes), column(msg.Metadata[event.MetaType], nameBytes),
+		letter.Handler, column(msg.UUID, longBytes),
 		metadata, notNil(msg.Payload), state, holding, letter.Attempts, letter.Class, letter.Reason, history,
 		dialect.Micros(letter.FirstAttempt), dialect.Micros(at),
 	}, nil

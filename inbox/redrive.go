@@ -145,6 +145,11 @@ func (in *Inbox) carryOut(ctx context.Context, action string, o *Order, p *Parke
 	}
 	if !o.DryRun {
 		err = in.transact(ctx, func(tx *sql.Tx) error {
+			// Before the event, as everybody who changes both: a replay must not find the key's head dead, and end for it, while
+			// somebody is deciding about it.
+			if _, err := tx.ExecContext(ctx, in.sql.LockHeld, p.Group, p.Topic, p.Key); err != nil {
+				return err
+			}
 			if err := do(tx, p); err != nil {
 				return err
 			}
@@ -178,9 +183,10 @@ func (out *Outcome) count(duplicate, stale bool) {
 	}
 }
 
-// standing tells what the group would do with p, and whether a later event of its key was applied.
+// standing tells what the group would do with p, and whether a later event of its key was applied. Nothing can have overtaken a
+// letter that holds its key.
 func (in *Inbox) standing(ctx context.Context, p *Parked) (duplicate, stale, overtaken bool, err error) {
-	if err = in.db.QueryRowContext(ctx, in.sql.Known, p.Group, p.Source, p.ID).Scan(&duplicate); err != nil || p.Key == "" {
+	if err = in.db.QueryRowContext(ctx, in.sql.Known, p.Group, p.Source, p.ID).Scan(&duplicate); err != nil || p.Key == "" || p.Holds {
 		return duplicate, false, false, err
 	}
 	env, envErr := event.FromMessage(p.Message)

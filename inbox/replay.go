@@ -97,7 +97,7 @@ func (r *replay) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 func (r *replay) loop() {
 	idle := replayPollMin
 	for r.taking.Err() == nil {
-		started, err := r.startDue()
+		started, full, err := r.startDue()
 		next := idle
 		switch {
 		case r.taking.Err() != nil:
@@ -110,7 +110,7 @@ func (r *replay) loop() {
 		default:
 			idle = min(2*idle, replayPollMax)
 		}
-		if due, ok := r.nextDue(); ok {
+		if due, ok := r.nextDue(); ok && !full { // else a key that ends wakes the loop
 			next = min(next, max(due, 0))
 		}
 		timer := time.NewTimer(next)
@@ -124,14 +124,14 @@ func (r *replay) loop() {
 	}
 }
 
-// startDue starts what is due, as far as there are slots, and reports whether it started any.
-func (r *replay) startDue() (started bool, err error) {
+// startDue starts what is due, as far as there are slots, and reports whether it started any, and whether slots ran out.
+func (r *replay) startDue() (started, full bool, err error) {
 	due, err := r.dueKeys()
 	for _, key := range due {
 		select {
 		case r.slots <- struct{}{}:
 		default:
-			return started, err // a key that ends wakes the loop
+			return started, true, err
 		}
 		mine, leaseErr := affects(r.in.db.ExecContext(r.taking, r.in.sql.LeaseKey,
 			append(r.in.sql.Now(), replayLease.Microseconds(), r.group, r.topic, key)...))
@@ -146,7 +146,7 @@ func (r *replay) startDue() (started bool, err error) {
 			r.run(key)
 		})
 	}
-	return started, err
+	return started, false, err
 }
 
 func (r *replay) dueKeys() (due []string, err error) {
@@ -222,7 +222,7 @@ func (r *replay) end(key, query string, args ...any) (ended bool, err error) {
 			return err
 		}
 		ended, err = affects(tx.ExecContext(r.taking, query, args...))
-		ended = ended || !isHeld
+		ended = ended || !isHeld // else whoever decided meanwhile has made the key's replay due
 		return err
 	})
 	return ended, err
@@ -240,17 +240,23 @@ func (r *replay) deliver(p *Parked) (acked bool, delay time.Duration) {
 	case <-r.taking.Done():
 		return false, 0
 	}
-	select {
-	case <-msg.Acked():
-		return true, 0
-	case <-msg.Nacked():
-		return false, d.Delay()
-	case <-r.live.Done():
-		return false, 0
+	renew := time.NewTicker(replayLease / 3)
+	defer renew.Stop()
+	for {
+		select {
+		case <-msg.Acked():
+			return true, 0
+		case <-msg.Nacked():
+			return false, d.Delay()
+		case <-r.live.Done():
+			return false, 0
+		case <-renew.C: // a handler may take longer than the lease
+			r.postpone(p.Key, replayLease)
+		}
 	}
 }
 
-// postpone gives the key back, for whoever is there when its time comes.
+// postpone gives the key back, for whoever is there when its time comes, or keeps it for a while longer.
 func (r *replay) postpone(key string, delay time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.taking), replayRetry)
 	defer cancel()
